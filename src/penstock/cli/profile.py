@@ -81,10 +81,9 @@ def _profile_operators(
         check_new_file(out, force)
     with shown_progress(as_json, "Profiling the operators of this machine.") as progress:
         with importing(progress, "torch"):
-            from penstock.cost.machine import this_machine
             from penstock.cost.model import cached_path
             from penstock.cost.operator_profile import machine_profile
-            from penstock.cost.profile import write_profile
+            from penstock.cost.profile import this_machine, write_profile
             from penstock.graph.convert import load
             from penstock.train.execution_plan import fit_batches
         graph = load(fields["graph"]) if "graph" in fields else None

@@ -12,8 +12,7 @@ from penstock.errors import PenstockError
 from penstock.registry import Registry
 from penstock.sampling.entry import SamplerEntry
 from penstock.sampling.sampler_table import SAMPLERS
-from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.shared import ExplainedExecution, SharedExecution
+from penstock.train.execution.loaded import ExplainedExecution, LoadedExecution, SharedExecution
 from penstock.train.execution.support import (
     CAPTURED,
     CAPTURED_SHARED,

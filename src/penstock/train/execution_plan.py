@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock.cost.fit import fit_and_compare
-from penstock.cost.machine import MeasuredMachine
 from penstock.cost.model import BATCH, LAUNCHED_BATCH, CostModel, Extrapolation, batch_work, machine_model
-from penstock.cost.profile import FittedOperator
+from penstock.cost.profile import FittedOperator, MeasuredMachine
 from penstock.errors import PenstockError
 from penstock.formatting import percent
 from penstock.graph.generate import make_graph, recipe_named

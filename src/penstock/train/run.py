@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from penstock.cost.machine import MeasuredMachine, this_machine
-from penstock.cost.profile import DECIDING
+from penstock.cost.profile import DECIDING, MeasuredMachine, this_machine
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import validated

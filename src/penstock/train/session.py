@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from penstock.cost.machine import processor_name
+from penstock.cost.profile import processor_name
 from penstock.errors import NotFinite, PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
@@ -223,9 +224,13 @@ class Session:
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, skip, smaller)
         return skip
 
+    @cached_property
+    def _of_one_type(self) -> bool:
+        return self.graph.is_homogeneous
+
     def encode(self, batch: Batch, x: dict[str, torch.Tensor]) -> Any:
         """The model's outputs for a batch's seeds."""
-        return self.model(batch.blocks, next(iter(x.values())) if self.graph.is_homogeneous else x)
+        return self.model(batch.blocks, next(iter(x.values())) if self._of_one_type else x)
 
     @property
     def list_weight(self) -> str | None:

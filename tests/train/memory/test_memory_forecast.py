@@ -20,7 +20,7 @@ from penstock.train.job import make_job
 from penstock.train.memory import process_memory
 from penstock.train.memory.forecast import bar_of, fitting_forecast, forecast, forecast_fields, size_text
 from penstock.train.tasks import triples
-from penstock.train.trace.batches import LargestBatch, enlarged, largest_batch, load_of
+from penstock.train.trace.fake_session import LargestBatch, enlarged, largest_batch, load_of
 from refusals import refused
 from training_graphs import carrying_graph, community_graph, labelled_edges, typed_graph
 
@@ -216,9 +216,8 @@ def test_a_step_on_the_host_takes_what_torch_allocates():
     from penstock.trace.allocations import peak_of
     from penstock.train.memory.device_forecast import _Noted
     from penstock.train.memory.host_forecast import _carried
-    from penstock.train.steps.loaded import LearnAlone, StaleWeights
-    from penstock.train.trace.batches import LargestBatch
-    from penstock.train.trace.fake_session import traced_session
+    from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
+    from penstock.train.trace.fake_session import LargestBatch, traced_session
 
     for fields in ({"model": "sage"}, {"model": "gcn"}, {"model": "gin"}):
         session = make_session(make_job({**SMALL, **fields, "device": "cpu", "threads": 1}), community_graph(600))

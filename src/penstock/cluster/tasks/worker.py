@@ -20,11 +20,10 @@ from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member, raised_by
 from penstock.cluster.reports import CACHED, FEATURE_PATH, WAITED
 from penstock.cluster.worker.cut_graph import Parts
-from penstock.cluster.worker.gradients import AllReduce, ParameterServers
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.observer import Observer
 from penstock.cluster.worker.session import make_parted_session
-from penstock.cluster.worker.worker_group import progress_of
+from penstock.cluster.worker.worker_group import AllReduce, ParameterServers, progress_of
 from penstock.errors import PenstockError
 from penstock.graph.files import open_lines
 from penstock.memory import HOST_PEAK

@@ -17,13 +17,12 @@ from penstock.kernels import njit
 from penstock.partition.folder import Partition
 from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.homogeneous import Homogeneous, NeighbourLists, WholeGraph
-from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
+from penstock.sampling.lists import DirectRows, DrawnNeighbours, HashedRows, ListSource, Readers, Rows
 from penstock.sampling.neighbours import ALL
 from penstock.sampling.parts.graph import readable_parts
 from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import Channels
-from penstock.sampling.relabel import DirectRows, HashedRows, Rows
 
 _ANY = np.uint64(0)
 """Whole lists involve no random draw, so any key serves."""

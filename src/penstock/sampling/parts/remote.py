@@ -13,7 +13,7 @@ from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.partition.owners import Book, split_by_owner
-from penstock.sampling.exclusion import Exclusion
+from penstock.sampling.exclusion import NOTHING, Exclusion
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import DrawnNeighbours, Lists, ListSource, Readers
 from penstock.sampling.neighbours import ALL
@@ -346,7 +346,7 @@ class PartedLists:
         """Excluded edges [2, m] that lead to some of a part's vertices, in the partitioned graph's numbers; None if
         there are none.
         """
-        if not exclusion:
+        if exclusion is NOTHING or not exclusion:
             return None
         low, high = np.searchsorted(exclusion.destinations, self._bounds[part : part + 2])
         at = low + np.flatnonzero(np.isin(exclusion.destinations[low:high], vertices))

@@ -28,9 +28,16 @@ from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.job import Job
 from penstock.train.session import Session
 from penstock.train.steps.engine import Engine
-from penstock.train.steps.loaded import LearnAlone
-from penstock.train.trace.batches import LargestBatch, carried, enlarged, largest_batch, try_small_batch
-from penstock.train.trace.fake_session import input_density, traced_session
+from penstock.train.steps.one_by_one import LearnAlone
+from penstock.train.trace.fake_session import (
+    LargestBatch,
+    carried,
+    enlarged,
+    input_density,
+    largest_batch,
+    traced_session,
+    try_small_batch,
+)
 from penstock.train.trace.inference import trace_inference, trace_last_inference
 
 _STEPS = 2

@@ -21,13 +21,12 @@ from penstock.sampling.device.streams import rest
 from penstock.train.device.execution import engine_of
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import demands_of
-from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session, state_kept
 from penstock.train.steps.engine import Course
-from penstock.train.steps.loaded import BatchRows, loss_of
-from penstock.train.steps.parts import StepGradients, Update
+from penstock.train.steps.one_by_one import BatchRows, loss_of
+from penstock.train.steps.parts import StepGradients
 from penstock.train.steps.sources import WholeOrder, plain_values
-from penstock.train.steps.update import make_step
+from penstock.train.steps.update import Update, make_step, prepare_skipping
 
 _CLOSE = {"bfloat16": 2e-2, "float16": 2e-2}
 """By compute type, how far gradients may be apart, as a share of their norm."""

@@ -27,7 +27,7 @@ from penstock.train.layerwise.host import Reach
 from penstock.train.optimisers import make_optimiser
 from penstock.train.run_context import generators_kept
 from penstock.train.session import Session
-from penstock.train.steps.loaded import loss_of
+from penstock.train.steps.one_by_one import loss_of
 from penstock.train.whole.execution import decide_step
 from penstock.train.whole.memory import decided_sizes, free_bytes
 from penstock.train.whole.plan import vertices_by_level

@@ -26,9 +26,8 @@ from penstock.train.layerwise.host import Reach
 from penstock.train.memory.device_forecast import DeviceForecast, tried_on_host
 from penstock.train.memory.process_memory import process_bytes
 from penstock.train.session import Session
-from penstock.train.steps.loaded import LearnAlone, StaleWeights
-from penstock.train.trace.batches import LargestBatch, largest_batch
-from penstock.train.trace.fake_session import input_density, traced_session
+from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
+from penstock.train.trace.fake_session import LargestBatch, input_density, largest_batch, traced_session
 from penstock.train.trace.inference import trace_inference, trace_last_inference
 from penstock.train.whole.execution import decide_step
 from penstock.train.whole.memory import decided_sizes

@@ -166,7 +166,7 @@ class NodeTask:
             return self._loss(out, labels)
         if self.facts.learns == "numbers":
             return self._number_loss(out, labels)
-        weights = self._weights.on(out.device)
+        weights = None if self._weights is NO_WEIGHTS else self._weights.on(out.device)
         if self._data.multi_label:
             return functional.binary_cross_entropy_with_logits(out, labels, pos_weight=weights, reduction="none")
         return functional.cross_entropy(out, labels, weights, reduction="none")

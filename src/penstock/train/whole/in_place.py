@@ -14,7 +14,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks
-from penstock.nn.input_rows import AggregatedRows, Aggregation
+from penstock.nn.aggregation import AggregatedRows, Aggregation
 from penstock.nn.table_aggregation import sum_lists
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block

@@ -9,8 +9,15 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.nn.aggregation import add_to_rows, gather_rows, known_totals, mean_scale, sum_scale
-from penstock.nn.input_rows import AggregatedRows, Aggregation
+from penstock.nn.aggregation import (
+    AggregatedRows,
+    Aggregation,
+    add_to_rows,
+    gather_rows,
+    known_totals,
+    mean_scale,
+    sum_scale,
+)
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.operator_costs import LayerSizes, shipped_order_costs
 from penstock.sampling.block import Block

@@ -15,7 +15,7 @@ from penstock.kernels import njit
 from penstock.memory import available_mb
 from penstock.nn.layer_table import LAYERS
 from penstock.pipeline.batch_rows import EdgeRows
-from penstock.sampling.relabel import PerThread
+from penstock.sampling.lists import PerThread
 from penstock.train.compute_device import device_memory_of
 from penstock.train.layerwise.host import Reach
 from penstock.train.whole.levels import Where

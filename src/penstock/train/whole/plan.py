@@ -15,7 +15,7 @@ from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
-from penstock.nn.input_rows import Aggregation
+from penstock.nn.aggregation import Aggregation
 from penstock.nn.kernels import cut_evenly
 from penstock.nn.layer_table import LAYERS
 from penstock.sampling.block import Block, MiniBatch

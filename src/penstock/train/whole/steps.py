@@ -11,8 +11,8 @@ from typing import Any, Protocol, Self, cast
 import torch
 from torch import Tensor
 
+from penstock.nn.aggregation import constant_input
 from penstock.nn.drop import dropping
-from penstock.nn.input_rows import constant_input
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder, StageClock, StageTime, times_in_turn
 from penstock.progress import Progress

@@ -13,8 +13,7 @@ from penstock.nn.operator_costs import LayerSizes, OrderCosts
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import PASSES, Recorder
 from penstock.train.batch_source import layers_of
-from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.shared import SharedExecution
+from penstock.train.execution.loaded import LoadedExecution, SharedExecution
 from penstock.train.session import Pause, Session, Steps
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.one_by_one import OneByOne

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from penstock.graph.arrays import Array
-from penstock.nn.input_rows import AggregatedRows
+from penstock.nn.aggregation import AggregatedRows
 from penstock.train.whole.levels import LevelGradients, RowsInPlace
 from penstock.train.whole.norms import LayerNorms
 from penstock.train.whole.shared.cut_plan import CutLevel
