@@ -140,19 +140,41 @@ def _replace_language_once(recordings) -> None:
 
 
 def _follow_values(recordings) -> None:
-    """Recording ends where a kernel asks for a value; reductions and scans are recorded as one operation."""
+    """Recording ends where a kernel asks for a value; reductions and scans are recorded as one operation.
+
+    Loads and stores ask whether there is a mask, not for its value.
+    """
     from triton import language
     from triton.language import core
+    from triton.runtime import interpreter
+
+    inside: list[str] = []
 
     def asked(convert):
         def ask(tensor):
+            if inside:
+                return True
             recordings.stop()
             return convert(tensor)
 
         return ask
 
+    def without_asking(name):
+        method = getattr(interpreter.interpreter_semantic, name)
+
+        def called(*given):
+            inside.append(name)
+            try:
+                return method(*given)
+            finally:
+                inside.pop()
+
+        setattr(interpreter.interpreter_semantic, name, called)
+
     for name in ("__index__", "__bool__", "__repr__", "__str__"):
         setattr(core.tensor, name, asked(getattr(core.tensor, name)))
+    without_asking("_load_legacy")
+    without_asking("_store_legacy")
     reduce, scan = core.reduce, core.associative_scan
     for owner in (language, core):
         owner.reduce = lambda x, axis, combine_fn, keep_dims=False, **_: recordings.folded(
