@@ -243,7 +243,8 @@ class Recorder:
                 words.append(self._keep(each))
         code = f"builder.{method}({', '.join(words)})"
         if type(result) is handle:
-            self._write(result, f"{code}.data", used, effect="atomic" in method)
+            atomic = "atomic" in method
+            self._write(result, f"{code}.data", used, pure=bool(used) and not atomic, effect=atomic)
         elif result is None:
             self._effect(code, used)
         else:
