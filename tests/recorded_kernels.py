@@ -1,4 +1,4 @@
-"""Triton's interpreter without doing again what it has done: calls of functions and operations are recorded and replayed.
+"""Triton's interpreter without doing again what it has done: calls are recorded and replayed.
 
 What an operation does with values depends on their types, shapes and constants alone, but finding it out takes the
 interpreter most of its time. So the second call of a function with arguments of the same kinds is recorded: each step
