@@ -21,6 +21,7 @@ from penstock.sampling.parts.requests import (
     ItemsRequest,
     batch_messages,
     batch_received,
+    malformed,
     read_body,
 )
 from penstock.sampling.relations import Relation
@@ -160,10 +161,7 @@ class RemoteSampler:
         message = Message("items", ItemsRequest(sampler=self._sampler).model_dump())
         (found,) = _when_ready(lambda: channel.start(message).result()).arrays
         if found.ndim != 1 or found.dtype != np.int64 or (np.diff(found) <= 0).any():
-            raise PenstockError(
-                f"{channel.peer} sent an answer without valid items: check that it runs the same release.",
-                code="malformed-message",
-            )
+            raise malformed(channel.peer, "sent an answer without valid items")
         return found
 
     def sample_items(self, items: Array, key: BatchKey) -> MiniBatch:
@@ -297,10 +295,7 @@ def _checked_seen(asked: BatchRequest, times: Array, places: Array) -> dict[str,
     """Times and positions of all seeds; the sampler validates times."""
     count = sum(asked.seeds.values())
     if places.shape != (count,) or times.shape != (count,) or places.dtype != np.int64:
-        raise PenstockError(
-            "A request for a batch does not have one time for each seed: check that the worker runs the same release.",
-            code="malformed-message",
-        )
+        raise malformed("The worker", "sent a request for a batch without one time for each seed")
     return {"times": times, "places": places}
 
 
@@ -308,20 +303,12 @@ def _apart(asked: BatchRequest, arrays: Sequence[Array]) -> tuple[dict[str, Arra
     """Seeds by type and excluded edges by relation."""
     wanted = 1 if asked.excluded is None else 2
     if len(arrays) != wanted or arrays[0].shape != (sum(asked.seeds.values()),):
-        raise PenstockError(
-            "A request for a batch does not have the seeds that its header lists: check that the worker runs the same"
-            " release.",
-            code="malformed-message",
-        )
+        raise malformed("The worker", "sent a request for a batch without the seeds that its header lists")
     seeds = dict(zip(asked.seeds, _cut(arrays[0], list(asked.seeds.values())), strict=True))
     if asked.excluded is None:
         return seeds, None
     if arrays[1].shape != (2, sum(asked.excluded.values())):
-        raise PenstockError(
-            "A request for a batch does not have the excluded edges that its header lists: check that the worker runs"
-            " the same release.",
-            code="malformed-message",
-        )
+        raise malformed("The worker", "sent a request for a batch without the excluded edges that its header lists")
     return seeds, dict(zip(asked.excluded, _cut(arrays[1], list(asked.excluded.values())), strict=True))
 
 
