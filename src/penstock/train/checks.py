@@ -11,9 +11,7 @@ _ONE_LABEL = ("accuracy",)
 
 
 def check_job(job: Job, task: Task, has_validation: bool) -> None:
-    """Refuse fields that would be ignored, or would fail only after an epoch. Called for jobs that
-    are about to train.
-    """
+    """Refuse fields of a job about to train that would be ignored, or would fail only after an epoch."""
     _check_metric(task)
     _check_validation(job, has_validation)
     _check_reuse(job)

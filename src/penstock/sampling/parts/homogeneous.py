@@ -34,9 +34,7 @@ _PIECE = 1 << 22
 def parted_graph(
     partition: Partition, sampler: str, local: Mapping[int, OwnedPart], channels: Channels
 ) -> "PartedGraph":
-    """A partitioned graph as `sampler` sees it; `local` are the parts in this process, `channels` leads to the others'
-    owners.
-    """
+    """A partitioned graph as `sampler` sees it; `local` are this process's parts, `channels` lead to others."""
     readable = readable_parts(partition, local, channels)
     if len(readable.counts) != 1 or len(readable.relations) != 1:
         raise PenstockError(
@@ -148,9 +146,7 @@ class SharedSampler:
         self._every_row, self._every_input, self._edges = every_row, every_input, edges
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
-        """This worker's share of the batch of some different seeds or items, with the number of the whole batch's
-        seeds.
-        """
+        """This worker's share of the batch of some different seeds or items, and the size of the whole."""
         batch = self._sampler.sample(seeds, key)
         if not self._edges:
             for block in batch.blocks:

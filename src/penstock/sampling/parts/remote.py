@@ -307,9 +307,7 @@ class PartedLists:
         return PartAnswer(counts, sources, weights, positions + first_edges[part])
 
     def _excluded(self, exclusion: Exclusion, part: int, vertices: Array) -> Array | None:
-        """Excluded edges [2, m] that lead to some of a part's vertices, in the partitioned graph's numbers; None if
-        there are none.
-        """
+        """The excluded edges [2, m] that lead to some of a part's vertices; None if there are none."""
         if not exclusion:
             return None
         low, high = np.searchsorted(exclusion.destinations, self._bounds[part : part + 2])

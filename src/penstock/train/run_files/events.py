@@ -99,9 +99,7 @@ class NoEvents:
 
 
 class KeptEvents(NoEvents):
-    """Keeps the spans of the first batches on a worker that writes no run folder, until the first
-    worker asks for them. The memory curve is that of the first worker.
-    """
+    """Keeps the first batches' spans on a worker without a run folder, until the first worker asks for them."""
 
     def __init__(self, recorded: int, began: float) -> None:
         """Keep at most `recorded` batches; `began` is time zero."""

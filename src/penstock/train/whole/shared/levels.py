@@ -152,9 +152,7 @@ def _edges(cut: CutLists, rank: int, own: Rows, starts: dict[str, int], rows: Ro
 
 
 Replicate = Callable[[int, Rows, Rows], Rows]
-"""(level, other workers' vertices that are read here, own vertices that are) -> by node type, a mask of the others'
-vertices to compute here.
-"""
+"""(level, others' vertices that are read, own ones) -> by type, which of the others' to compute here."""
 
 
 @dataclass(eq=False)
@@ -162,9 +160,7 @@ class LevelRows:
     """One level's rows on one worker, by node type."""
 
     computed: Rows
-    """Vertices whose rows this worker computes: first those that others read, by priority, then the rest in
-    breadth-first order.
-    """
+    """Vertices that are computed here: those that others read by priority, then the rest by search."""
     loads: Rows
     """The load of each: one plus the number of edges that it reads."""
     replicated: int = 0
