@@ -7,14 +7,14 @@ from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
 from penstock.nn.operator_costs import shipped_order_costs
 from penstock.pipeline.grouped_batches import group_size
-from penstock.plan.execution import ExecutionChoice, PipelineDepths, predict
+from penstock.plan.execution import ExecutionChoice, predict
 from penstock.plan.execution.first_layer import rows_gathered
 from penstock.plan.execution.search import cheapest_orders
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.support import DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.execution_modes import needs_placement
 from penstock.train.job import Job
-from penstock.train.job_batches import kind_of_batches, unknown_of
+from penstock.train.job_batches import depths_of, kind_of_batches, unknown_of
 from penstock.train.session import OPERATOR_PROFILE, RULE, Session
 
 # The groups of `groups: auto`, by this machine's operator profile where there is one.
@@ -44,7 +44,6 @@ def decide_groups(session: Session, model: CostModel | None = None) -> None:
 def predicted_groups(model: CostModel, session: Session) -> int:
     """The predicted number of batches in a group: 1, or as many as suit the threads, whichever is faster."""
     job, kind = session.job, kind_of_batches(session)
-    depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
     order, threads = cheapest_orders(model, kind, "cpu"), job.threads or model.machine.cores
     sizes = [1, group_size(0, threads)]
     alone, grouped = (
@@ -53,7 +52,7 @@ def predicted_groups(model: CostModel, session: Session) -> int:
             kind,
             ExecutionChoice("cpu", "cpu", "host", "gather", order, sample_threads=job.drawing_threads, groups=size),
             rows_gathered,
-            depths,
+            depths_of(job),
         ).seconds
         for size in sizes
     )

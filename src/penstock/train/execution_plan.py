@@ -24,7 +24,6 @@ from penstock.plan.execution import (
     BatchKind,
     ExecutionChoice,
     ExecutionPlan,
-    PipelineDepths,
     Space,
     outside_measured,
     predict,
@@ -44,7 +43,7 @@ from penstock.train.execution.support import DEVICE_SAMPLING, demands_of
 from penstock.train.execution.support import reasons_against as reasons_against_mode
 from penstock.train.first_layer.ways import WAYS, reasons_against
 from penstock.train.job import Job, make_job
-from penstock.train.job_batches import kind_of_batches
+from penstock.train.job_batches import depths_of, kind_of_batches
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
 
@@ -99,7 +98,7 @@ def space_of(
         (("host", 0), *places),
         tuple(dict.fromkeys((job.drawing_threads, cores))),
         (1, PER_PROCESSOR * cores),
-        PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth),
+        depths_of(job),
     )
     return space, room
 
@@ -144,7 +143,7 @@ class PlannedExecution:
     kind: BatchKind
     machine: MeasuredMachine
     seconds: float
-    """Seconds that planning took."""
+    """Seconds that planning took, without counting batches."""
     room: TakenMemory | None = None
     """The GPU memory that the job takes; None without a GPU."""
     outside: tuple[Extrapolation, ...] = ()

@@ -208,12 +208,12 @@ def _f1(hits: Any, chosen: Any, true: Any) -> float:
 
 
 def mae(outputs: Any, labels: Any) -> float:
-    """Mean absolute error."""
+    """The mean absolute error of predictions, in the labels' unit."""
     return float(np.mean(np.abs(_differences(outputs, labels, "mae"))))
 
 
 def rmse(outputs: Any, labels: Any) -> float:
-    """Root mean squared error."""
+    """The root mean squared error of predictions, in the labels' unit."""
     return float(np.sqrt(np.mean(_differences(outputs, labels, "rmse") ** 2)))
 
 

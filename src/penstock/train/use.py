@@ -34,13 +34,12 @@ def evaluate_run(
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
-    trust_module: bool = False,
-    unchecked: bool = False,
+    **opened: Any,
 ) -> Scores:
-    """Metrics of a run's best model on some splits, by exact inference."""
+    """Metrics of a run's best model on some splits, by exact inference; `opened` as for `predict_run`."""
     if not splits:
         raise PenstockError("There is no split to evaluate: name some of train, val and test.", code="option-missing")
-    session = open_session(path, graph, module, progress, trust_module, unchecked)
+    session = open_session(path, graph, module, progress, **opened)
     found = session.evaluate(splits, progress)
     if missing := [split for split in splits if split not in found]:
         raise no_such_split(missing[0])

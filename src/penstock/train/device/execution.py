@@ -155,9 +155,6 @@ class CapturedSharedExecution(DeviceSharedExecution):
 
     name = "captured-shared"
 
-    def __init__(self, session: Session, alone: CapturedExecution, group: WorkerGroup) -> None:
-        super().__init__(session, alone, group)
-
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """Steps in bursts where the workers make the update themselves; the weights are current between bursts only."""
         session, group, course = self._session, self.group, Course(schedule, start, pause, recorder)

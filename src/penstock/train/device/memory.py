@@ -260,8 +260,16 @@ def _slot_bytes(room: Room) -> int:
 # What fits a device together: what training takes there, and where the graph lies beside it.
 
 
-class WorkingMemory(Protocol):
-    """Predicts what training takes of a device beside the graph."""
+class MemoryModel(Protocol):
+    """Predicts what training takes of a device before anything is placed."""
+
+    method: str
+    """How memory is predicted: `traced` or `trial`."""
+    untraced: str
+    """Why the step could not be traced; empty where it could."""
+
+    def predicted(self, decision: Any) -> int:
+        """The predicted peak of tensor memory in bytes, with everything placed as decided."""
 
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
@@ -306,7 +314,7 @@ def drawn_options(session: Placeable) -> DrawOptions:
     return settings_of(sampled_job(session.job, getattr(session.model, "module", None))).options
 
 
-def fitting(session: Placeable, memory: WorkingMemory, asked: Asked) -> Fitted:
+def fitting(session: Placeable, memory: MemoryModel, asked: Asked) -> Fitted:
     """Choose where the graph lies beside the working memory, and whether the host gathers rows of pinned features.
 
     The host gathers where the job allows it; if the job leaves that open, only where its buffers fit.
@@ -323,7 +331,7 @@ _MOST_CACHED = 0.8
 """With at least this share of rows on the device, gathering the others on the host is not worth its cost."""
 
 
-def _fitting_with(session: Placeable, memory: WorkingMemory, asked: Asked, gathers: bool) -> Fitted:
+def _fitting_with(session: Placeable, memory: MemoryModel, asked: Asked, gathers: bool) -> Fitted:
     """`fitting` for one value of `gathers`. Features read in place are on the device, and captured steps use nothing
     that lies on the host, except features that the host itself brings to their slots.
     """

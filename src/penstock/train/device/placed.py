@@ -183,7 +183,7 @@ class Placed:
 
     @property
     def is_captured(self) -> bool:
-        """Whether steps are captured."""
+        """Whether steps are captured once and replayed."""
         return self.decision.captured
 
     @property

@@ -296,7 +296,7 @@ class MemoryPrediction(NamedTuple):
     """How the memory of a step was predicted."""
 
     method: str
-    """`trace` or `rule`."""
+    """How memory was predicted: `trace` or `rule`."""
     reason: str = ""
     """Why a trace was not possible; empty for `trace`."""
 

@@ -81,7 +81,7 @@ class UncountedLevel(KeptLevel):
     """Rows of a traced step that are outside the memory that is traced: in a file, or in a GPU's host."""
 
     def write(self, node_type: str, rows: slice, out: Tensor) -> None:
-        """Keep the width."""
+        """Keep the width of the rows and no values."""
         self._values[node_type] = torch.empty(0, out.shape[1], device=self._device)
 
     def read(self, node_type: str, rows: Tensor | None) -> Tensor:
@@ -137,7 +137,7 @@ class LevelGradients:
                 self.add(name, work.places[name], rows.grad)
 
     def clear(self) -> None:
-        """Drop all gradients."""
+        """Drop all gradients, to free their memory."""
         self._values.clear()
 
     def of(self, node_type: str, rows: slice | Tensor) -> Tensor | None:

@@ -39,7 +39,7 @@ class LayerSize(NamedTuple):
     """The sizes of one layer."""
 
     rows: int
-    """Rows that it computes."""
+    """The number of rows that the layer computes."""
     inputs: int
     """Rows of the level below."""
     edges: int

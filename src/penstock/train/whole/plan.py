@@ -37,7 +37,7 @@ class PlacedLists(NamedTuple):
     """Row i has the entries `indices[indptr[i]:indptr[i + 1]]`, which are positions in an order of vertices."""
 
     indptr: Array
-    """int64, on the host."""
+    """Offsets of the lists, int64, on the host."""
     indices: Tensor
     """int32, where the model is computed."""
 

@@ -66,7 +66,7 @@ class AwaitedGroup(NamedTuple):
 
     rank: int
     bin: int
-    """The reader's bin."""
+    """The reader's bin after which the gradients are complete."""
     parts: dict[str, list[tuple[int, Array]]]
     """By node type: the sent groups, by position in the level's list, and which of their rows these are."""
 
@@ -125,7 +125,7 @@ def _awaited(rank: int, groups: list[tuple[int, SentGroup]], readers: Rows) -> l
 
 
 def _bins(parts: Iterable[Array]) -> list[int]:
-    """The distinct bins, descending."""
+    """The distinct bins of some parts, the last first."""
     return sorted(np.unique(np.concatenate([_NONE, *parts])).tolist(), reverse=True)
 
 

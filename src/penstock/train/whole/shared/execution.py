@@ -43,7 +43,7 @@ _MOST = 32
 _GAIN = 0.1
 """The share of a step that several bins must save."""
 _NUMBER = 4
-"""Bytes of a value."""
+"""Bytes of a value in a row that is sent."""
 _BACKWARD = 2
 """A backward pass takes about this many times as long as the forward pass."""
 
@@ -64,7 +64,7 @@ class Rates(NamedTuple):
 
 
 RATES = {"cpu": Rates(4e9, 2e10, 3e-3, 6e-4, 1e9), "cuda": Rates(3e11, 1e13, 6e-4, 4e-4, 1e9)}
-"""By type of device."""
+"""Rates by type of device, of common machines."""
 
 
 def bins_by_cost(

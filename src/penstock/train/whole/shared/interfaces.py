@@ -13,7 +13,7 @@ from penstock.sampling.block import MiniBatch
 from penstock.train.session import Session
 
 Rows = dict[str, Array]
-"""Vertices by node type."""
+"""Numbers of vertices by node type."""
 
 
 class CutLists(Protocol):
@@ -27,7 +27,7 @@ class CutLists(Protocol):
     """The number of edges in all lists; edges that a task predicts are in none."""
 
     def own(self, node_type: str) -> Array:
-        """This worker's vertices, ascending."""
+        """All vertices of this worker of a node type, ascending."""
 
     def ranks(self, node_type: str, vertices: Array) -> Array:
         """The ranks of the workers that compute some vertices."""
