@@ -24,10 +24,7 @@ _WORTH = 1.02
 
 
 def decide_groups(session: Session, model: CostModel | None = None) -> None:
-    """Decide `groups: auto` of a session on the host; it stays `auto`, for the fixed rule, where nothing was measured.
-
-    Batches are the same with any groups: only time depends on it.
-    """
+    """Decide `groups: auto` on the host, by which only time changes; it stays where nothing was measured."""
     job = session.job
     if job.groups:
         return
@@ -66,10 +63,7 @@ _FROM_DISK = 8
 
 
 def decide_gather_threads(session: Session) -> None:
-    """Decide how many threads read features: one, unless they are mapped and larger than the memory that is free.
-
-    Batches are the same with any number of threads, so that nothing but time and memory depends on it.
-    """
+    """Decide how many threads read features: several if they are mapped and exceed free memory."""
     job = session.job
     if job.gather_threads or not needs_placement(job.sampler):
         return

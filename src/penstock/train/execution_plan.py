@@ -172,10 +172,7 @@ def plan_execution(
 def plan_executions(
     job: Job, machines: Iterable[tuple[CostModel, int | None]], graph: Graph | None = None
 ) -> Iterator[PlannedExecution | PenstockError]:
-    """The plans for several machines, each given by its cost model and the bytes of its GPU.
-
-    Batches are drawn and counted once. A machine that cannot execute the job gets an error instead of a plan.
-    """
+    """The plan, or an error, for each machine's cost model and bytes of its GPU; batches are drawn once."""
     on_host = with_order_costs(job.model_copy(update={"device": "cpu"}))
     with run_context(on_host):
         session = session_of(on_host, torch.device("cpu"), graph)

@@ -33,10 +33,7 @@ from penstock.train.use import open_session, original_ids
 
 
 class ExplainOptions(NamedTuple):
-    """How a prediction is explained. `hops` restricts which edges are masked; None: all that the model reads.
-
-    `split`, where given, is a split that the vertex must be in.
-    """
+    """How a prediction is explained. `hops`: which edges are masked, None: all; `split`: the vertex's own."""
 
     hops: int | None = None
     steps: int = 100

@@ -165,10 +165,7 @@ Clock = Callable[[], float]
 
 
 def seconds_of_batches(session: Session, batches: int, clock: Clock = time.perf_counter) -> float:
-    """Mean seconds of a batch while the session trains its first ones with its current settings.
-
-    The caller saves and restores the session's state.
-    """
+    """Mean seconds of a batch while a session, whose state the caller keeps, trains its first ones."""
     session.execution = choose_execution(session, session.placed)
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
     if session.placed is not None and session.placed.is_captured:

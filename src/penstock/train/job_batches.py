@@ -37,10 +37,7 @@ _KINDS: "WeakKeyDictionary[Graph, dict[str, BatchKind]]" = WeakKeyDictionary()
 
 
 def kind_of_batches(session: Session) -> BatchKind:
-    """The mean of a job's first batches; jobs whose operators are not all known are refused.
-
-    Several decisions ask for it, and drawing from a large graph takes seconds: it is found once.
-    """
+    """The mean of a job's first batches, found once; jobs with unknown operators are refused."""
     _check_known(session)
     job, known = session.job, _KINDS.setdefault(session.graph, {})
     key = job.model_dump_json(exclude={"placement", "first_layer", "feature_paths", "order", "groups"})

@@ -103,10 +103,7 @@ def step_unless(optimiser: torch.optim.Optimizer, skip: torch.Tensor | None) -> 
 
 
 def constants_of(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The numbers that a recorded step holds fixed, such as a momentum: where they change, it must be recorded again.
-
-    Rates on the device are not among them.
-    """
+    """The numbers that a recorded step holds fixed, such as a momentum; rates on the device are not."""
     return [
         {name: value for name, value in group.items() if name != "params" and not _is_tensor(value)}
         for group in optimiser.param_groups
@@ -152,10 +149,7 @@ def keep_ways(optimiser: torch.optim.Optimizer, state: Any) -> None:
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, state: Any) -> None:
-    """Load a stored state; ValueError where the shape of a tensor does not fit its parameter.
-
-    torch itself accepts any shape, and fails at the next step.
-    """
+    """Load a stored state; ValueError where a shape does not fit, which torch would find a step later."""
     optimiser.load_state_dict(state)
     for parameter, values in optimiser.state.items():
         for name, value in values.items():

@@ -42,10 +42,7 @@ def start_run(
     progress: Progress = SILENT,
     given: GivenFunctions = NOTHING_GIVEN,
 ) -> RunFolder:
-    """Train a job from its beginning. Everything is built and tried before the run folder is made.
-
-    `given` are functions beside those that the job names.
-    """
+    """Train a job, and functions beside those it names; all is built and tried before the folder is made."""
     # How sums are rounded depends on the number of threads, so a run that is resumed elsewhere keeps its number.
     fixed = {"threads": job.threads or default_threads(), **found_anywhere(job)}
     left_open = [] if job.threads else ["threads"]
@@ -149,10 +146,7 @@ def _trained(session: Session, folder: RunFolder, train_state: TrainState, progr
 
 
 def finish(loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None, progress: Progress) -> dict[str, Any]:
-    """The run's result, with metrics of the best model; its weights `best` are loaded if there is one.
-
-    The weights of the last step stay in the newest checkpoint.
-    """
+    """The run's result, with metrics of the best model, whose weights `best` are loaded if there are any."""
     session = loop.session
     note = few_steps_note(session.job, loop.train_state, loop.schedule.batches)
     if note is not None:

@@ -53,10 +53,7 @@ def no_such_split(split: str) -> PenstockError:
 
 
 def predict_run(path: Path, out: Path, split: str | None = None, force: bool = False, **opened: Any) -> int:
-    """Write a table of predictions in the format of the file's extension; returns the number of rows.
-
-    `split` restricts them; None means everything. `opened` are arguments of `open_session`.
-    """
+    """Write predictions of a split, or of everything, in the file's format; returns the number of rows."""
 
     def rows(session: Session, progress: Progress) -> pa.Table:
         return predictions(session, split, progress)

@@ -198,10 +198,7 @@ class EdgeBatcher:
         return positives
 
     def batch_of_pairs(self, pairs: Array, key: BatchKey, times: Array | None = None) -> EdgeBatch:
-        """The batch of (source, destination) pairs [m, 2] that need not be in the lists, such as held-out ones.
-
-        `times` has one for each pair where edges have times.
-        """
+        """The batch of pairs [m, 2], which need not be in the lists, with a time for each where edges have times."""
         positives = self._pairs_given(pairs)
         if times is not None:
             positives = replace(positives, time=_comparable(times))
@@ -393,11 +390,7 @@ def _first_appearances(values: Array, found: Array, places: Array) -> int:
 
 
 def share_of(batch: EdgeBatch, rows: Array) -> EdgeBatch:
-    """The positives at some positions of a batch, with their negatives; nothing is drawn anew, and `exclude` stays
-    whole.
-
-    Negatives that several positives share stay with each worker that has one of them.
-    """
+    """The positives at some positions with their negatives, drawn as for the whole, whose `exclude` stays."""
     wrong_destination, group = _of_rows(batch.negative_destination_rows, batch.group, rows)
     wrong_source, other = _of_rows(batch.negative_source_rows, batch.group, rows)
     source_type, _, destination_type = batch.edge_type

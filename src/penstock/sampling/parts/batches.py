@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -64,14 +64,6 @@ class HoldoutSampler:
         return self.lacking({edge_key(kind): rule for kind, rule in (absent or {}).items()}).sample(seeds, key, **more)
 
 
-class Sampler(Protocol):
-    """Any sampler of the registry. The parameters of `sample` beside seeds and key show what it supports."""
-
-    @property
-    def sample(self) -> Callable[..., MiniBatch]:
-        """`sample(seeds, key, ...)`: the batch of some seeds."""
-
-
 Said = TypeVar("Said")
 _AGAIN = 0.05
 """Seconds before a task whose sampler is not ready yet is asked again."""
@@ -84,13 +76,13 @@ class SamplerNotReady(PenstockError):  # noqa: N818
         super().__init__(sentence, code="not-available")
 
 
-def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) -> None:
+def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Any]) -> None:
     """Answer "batch" and "items" with some samplers, by name, which ask owners elsewhere; None: not ready yet.
 
     Do not use an endpoint that also serves lists: its threads would wait for each other's draws in a circle.
     """
 
-    def named(name: str) -> Sampler:
+    def named(name: str) -> Any:
         if name not in samplers:
             raise PenstockError(
                 f"{endpoint.name} has no sampler {name!r}{nearest(name, samplers)}", code="unknown-name"
@@ -120,10 +112,7 @@ def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) ->
 
 
 class RemoteSampler:
-    """Samples through other tasks' samplers, with the same results. Any thread may call it.
-
-    The batch's number decides which task draws it, so that a repeated request goes to the same one.
-    """
+    """Samples through other tasks, for any thread; a batch's number decides which task draws it."""
 
     def __init__(
         self,
@@ -147,10 +136,7 @@ class RemoteSampler:
         times: Array | Mapping[str, Array] | None = None,
         places: Array | Mapping[str, Array] | None = None,
     ) -> MiniBatch:
-        """The batch of some different seeds: an array for a graph of one type, or arrays by type.
-
-        Other arguments are as for the tasks' samplers; with `times`, `places` must be given too.
-        """
+        """The batch of some different seeds, an array or arrays by type; `places` must come with `times`."""
         given = self._by_type(seeds)
         seen = _in_order(times, given), _in_order(places, given)
         return self._batch(given, isinstance(seeds, Mapping), key, exclude, absent, *seen)
@@ -250,7 +236,7 @@ def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:
     return found
 
 
-def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> MiniBatch:
+def _sampled(sampler: Any, asked: BatchRequest, arrays: Sequence[Array]) -> MiniBatch:
     """The batch that a request asks for; the sampler validates seeds and excluded edges."""
     key = BatchKey(*asked.key)
     more: dict[str, Any] = {}

@@ -80,10 +80,7 @@ class OwnedPart:
         return self._places(kind, name)
 
     def lists(self, relation: Relation, how: DrawSettings = PLAIN_DRAWS) -> "PartLists":
-        """The lists of a relation, to be drawn as `how` says.
-
-        Lists without some edges are a copy: the newest of each relation is kept.
-        """
+        """The lists of a relation, drawn as `how` says; of copies without some edges the newest is kept."""
         kind = self.kind_named(relation)
         named = kind, how.weight, how.time, how.absent
         with self._lock:
@@ -176,10 +173,7 @@ class PartLists:
         seen: Seen | None = None,
         positions: bool = False,
     ) -> DrawnNeighbours:
-        """One hop's draws for vertices of this part; `excluded` are edges [2, m], sources above destinations.
-
-        `seen`, for lists that obey time: each vertex's tree and time.
-        """
+        """One hop's draws; `excluded` are edges [2, m], `seen` each vertex's tree and time in lists by time."""
         drawn = self._lists.draw(self._readers(vertices, excluded, seen), key, fanout, positions)
         if drawn.positions is None or self._stored is None:
             return drawn

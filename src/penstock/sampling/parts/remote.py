@@ -67,10 +67,7 @@ def stitch_draws(
     weighted: bool,
     positioned: bool = False,
 ) -> DrawnNeighbours:
-    """The merged draws of `count` rows, sources as `dtype`. A piece has as many sources as its counts say.
-
-    Pieces have weights where `weighted`, and positions where `positioned`.
-    """
+    """The merged draws of `count` rows, with weights where `weighted` and positions where `positioned`."""
     indptr = np.zeros(count + 1, np.int64)
     for part, group in groups.items():
         indptr[group.rows + 1] = pieces[part].counts

@@ -204,7 +204,7 @@ def _asked(session: Placeable, schedule: BatchPlan, failed: Sequence[str]) -> tu
         # All layers read the same lists, which name rows of the batch.
         in_place = False
     in_place = in_place and _knows_totals(session) and _suits_in_place(session, room)
-    fills = isinstance(schedule, Schedule) and not by_type and not _unreadable(session, way_of(job, "host"))
+    fills = isinstance(schedule, Schedule) and not by_type and not unreadable(session, way_of(job, "host"))
     relations = tuple(drawn_relations(device_program(session), session.graph)) if can_draw else ()
     return Asked(job, room, not uncaptured, in_place, fills, on_host, unless_captured, relations), uncaptured
 
@@ -347,10 +347,10 @@ def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
         return [f"the host fills slots only with lists that have no weights (sampler {job.sampler})"]
     if shares:
         return [f"the host reads features for workers' shares of batches (first_layer {job.first_layer})"]
-    return _unreadable(session, way)
+    return unreadable(session, way)
 
 
-def _unreadable(session: Placeable, way: FirstLayerWay) -> list[str]:
+def unreadable(session: Placeable, way: FirstLayerWay) -> list[str]:
     """The reasons why stored features cannot fill slots in this way."""
     if way.filler is None:
         return []

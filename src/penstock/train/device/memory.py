@@ -172,18 +172,30 @@ class TrialMemory:
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
         session, job = self._session, self._session.job
-        task: Any = session.task
         parameters, rows_as = sum(p.numel() for p in session.learned.parameters()), row_type(job)
         vertices = session.graph.num_nodes
         if captured and room is not None:
-            labels, width = task.labels_of(task.items[:1]), max(session.inputs.widths.values())
-            label = 0 if labels is None else labels.nbytes
-            given = width, vertices, len(task.items), label, parameters, rows_as
-            return captured_working(self._step, room, *given, in_place)
+            return self._captured(room, 4 * 3 * parameters, rows_as, in_place)
         return loaded_working(
             self._step, room, vertices, job.transfer_depth + 1, parameters, rows_as, job.drawing_threads,
             positions=bool(session.inputs.edges),
         )  # fmt: skip
+
+    def _captured(self, room: Room, weights: int, rows_as: torch.dtype, in_place: bool) -> Working:
+        """The memory of captured steps: two slots, weights, gradients and moments, and a step's activations."""
+        task: Any = self._session.task
+        labels, width = task.labels_of(task.items[:1]), max(self._session.inputs.widths.values())
+        parts = {
+            "numbering": 4 * self._session.graph.num_nodes,
+            "slots": 2 * _slot_bytes(room),
+            "epoch": len(task.items) * (_ITEM_BYTES + 2 * (0 if labels is None else labels.nbytes)),
+            "weights": weights,
+            "step": self._step.of(room_load(room, width)),
+            "libraries": _STREAMS * library_memory().product_workspace,
+        }
+        if not in_place:
+            parts["inputs"] = 2 * room.rows[-1] * width * rows_as.itemsize
+        return Working(sum(parts.values()), rows_as, parts)
 
     def predicted(self, decision: Any) -> int:
         return int(decision.residence.device_bytes)
@@ -192,31 +204,6 @@ class TrialMemory:
 def row_type(job: Job) -> torch.dtype:
     """The type in which features reach the model."""
     return TYPES.get(job.compute_type, torch.float32)
-
-
-def captured_working(
-    step: StepMemory,
-    room: Room,
-    width: int,
-    vertices: int,
-    items: int,
-    label_bytes: int,
-    parameters: int,
-    row_type: torch.dtype,
-    in_place: bool,
-) -> Working:
-    """The memory of captured steps: two slots, weights, gradients and moments, and a step's activations."""
-    parts = {
-        "numbering": 4 * vertices,
-        "slots": 2 * _slot_bytes(room),
-        "epoch": items * (_ITEM_BYTES + 2 * label_bytes),
-        "weights": 4 * 3 * parameters,
-        "step": step.of(room_load(room, width)),
-        "libraries": _STREAMS * library_memory().product_workspace,
-    }
-    if not in_place:
-        parts["inputs"] = 2 * room.rows[-1] * width * row_type.itemsize
-    return Working(sum(parts.values()), row_type, parts)
 
 
 def loaded_working(
@@ -274,10 +261,7 @@ class MemoryModel(Protocol):
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
-        """The working memory if steps are done in this way: captured or not, reading features in place or copying them.
-
-        `features`: where they lie, if that is known; `gathers`: whether the host gathers rows of pinned ones.
-        """
+        """The memory of steps done in this way; `features`: their place, if known; `gathers`: by the host."""
 
 
 class Asked(NamedTuple):
@@ -386,10 +370,7 @@ def way_of(job: Job, features: Place) -> FirstLayerWay:
 
 
 def can_capture(job: Job, topology: Place, features: Place, fills: bool = True) -> bool:
-    """Whether steps can be captured with lists and features in these places.
-
-    `fills`: whether the host may fill their slots without being asked to by `first_layer`.
-    """
+    """Whether steps with these places can be captured; `fills`: the host may fill their slots unasked."""
     way = way_of(job, features)
     read = features != "host" or (way.filler is not None and (fills or way.name == job.first_layer))
     return read and (topology != "host" or drawn_for_slots(job))

@@ -67,10 +67,7 @@ def sample_ends(
     share: Share | None = None,
     times: EdgeTimes | None = None,
 ) -> Batch:
-    """A batch of edges, or a share of it, and the neighbourhoods of their ends without the whole batch's edges.
-
-    With `times`, each neighbourhood is that before the edge's time.
-    """
+    """A batch of edges and their ends' neighbourhoods, before their `times`, without the batch's edges."""
     links = examples_of(batcher, planned, share).links
     if times is None:
         batch = batches.sample(links.nodes, planned, exclude=links.exclude)
@@ -91,10 +88,7 @@ def examples_of(batcher: EdgeBatcher, planned: Planned, share: Share | None = No
 
 
 def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's rows, `width` wide, of the sources' and of the destinations' types, on the device of `near`.
-
-    They are empty for a worker whose share of a batch has no edges.
-    """
+    """The model's rows of both ends' types; empty ones where a worker's share of a batch has no edges."""
     if isinstance(out, torch.Tensor):
         return out, out
     none = torch.zeros(0, width, device=near.device, requires_grad=True)
@@ -104,10 +98,7 @@ def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple
 def mean_of_batch(
     losses: torch.Tensor, whole: int | torch.Tensor | None, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The mean of losses; for a share of a batch with `whole` edges or pairs, its part of the batch's mean.
-
-    `weights` are 0 for the losses of padding and 1 for others.
-    """
+    """The mean of losses, or a share's part of the `whole` batch's; `weights` are 0 for padding."""
     losses = losses if weights is None else losses * weights
     return losses.mean() if whole is None else losses.sum() / whole
 

@@ -14,7 +14,6 @@ from penstock.nn.input_rows import AggregatedRows, Aggregation
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.operator_costs import LayerSizes, shipped_order_costs
 from penstock.sampling.block import Block
-from penstock.traced import is_gpu, is_traced
 from penstock.train.layerwise.plan import rows_in_file
 from penstock.train.session import Session
 
@@ -31,7 +30,7 @@ class KeptLevel:
         dtype: torch.dtype,
         device: torch.device,
         folder: Path,
-        computed: torch.dtype = torch.float32,
+        computed: torch.dtype,
     ) -> None:
         """`dtype` is the type that rows are stored in, `computed` the one that they are read in."""
         self._counts, self._where, self._dtype, self._device, self._folder = counts, where, dtype, device, folder
@@ -88,19 +87,6 @@ class UncountedLevel(KeptLevel):
         """New rows of that width."""
         count = self._counts[node_type] if rows is None else len(rows)
         return torch.empty(count, self._values[node_type].shape[1], dtype=self._computed, device=self._device)
-
-
-def kept_level(
-    counts: Mapping[str, int],
-    where: Where,
-    dtype: torch.dtype,
-    device: torch.device,
-    folder: Path,
-    computed: torch.dtype,
-) -> KeptLevel:
-    """Storage for one level's rows."""
-    counted = not is_traced() or where == "device" or (where == "host" and not is_gpu(device))
-    return (KeptLevel if counted else UncountedLevel)(counts, where, dtype, device, folder, computed)
 
 
 class LevelGradients:

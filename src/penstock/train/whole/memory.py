@@ -138,10 +138,7 @@ def decide(
 
 
 def _ways(numbers: Sequence[int], here: bool, overlapping: bool, in_place: bool) -> Iterator[tuple[int, bool, bool]]:
-    """(number of bins, retain everything, read in place), in the order in which they are tried.
-
-    `here`: levels are kept where the model is computed.
-    """
+    """(bins, retain everything, read in place) in the order they are tried; `here`: where levels are kept."""
     several = [number for number in numbers if number > 1]
     if here and 1 in numbers:
         yield 1, True, False

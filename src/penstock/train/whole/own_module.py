@@ -117,18 +117,13 @@ def _kept_bytes(session: Session, planned: Planned) -> tuple[float, float]:
         session.encode(batch, x)
     for name, values in session.model.named_buffers():
         values.copy_(buffers[name])
-    lists = [pairs.shape[1] for pairs in _pairs(batch)]
+    lists = [pairs.shape[1] for pairs in merged_relations(batch.blocks).values()]
     of_edges = sum(tensor.nbytes for tensor in kept.values() if set(lists) & set(tensor.shape))
     # The inputs exist twice: a module gets a copy of its rows, which it may change.
     of_vertices = (
         sum(tensor.nbytes for tensor in kept.values()) - of_edges + 2 * sum(rows.nbytes for rows in x.values())
     )
     return of_vertices / sum(map(len, batch.vertices.values())), of_edges / max(1, sum(lists)) + _INDEX_BYTES
-
-
-def _pairs(batch: MiniBatch) -> list[Tensor]:
-    """The edges that the module is given, by relation."""
-    return list(merged_relations(batch.blocks).values())
 
 
 def _stored_features(session: Session, batch: MiniBatch) -> dict[str, Tensor]:

@@ -52,10 +52,7 @@ def list_offsets(edges: EdgeSet, vertices: Array) -> Array:
 def placed_lists(
     edges: EdgeSet, order: Array, offsets: Array, turned: int, device: torch.device
 ) -> tuple[PlacedLists, Array]:
-    """The lists of the first vertices of an order, and, on the host, those of the first `turned` of them.
-
-    `offsets` (from `list_offsets`) gives the number of lists and where they begin.
-    """
+    """The lists of an order's first vertices (`list_offsets`), and on the host those of the first `turned`."""
     entries = int(offsets[-1])
     places = np.empty(int(order.max(initial=-1)) + 1, np.int32)
     run_blocks(lambda a, b: _number(order, places, a, b), len(order), _WORK)

@@ -74,10 +74,7 @@ class AwaitedGroup(NamedTuple):
 def plan_returns(
     lists: ListExchange, name: str, last_reader: Rows, received: list[HaloGroup], sent: list[SentGroup]
 ) -> tuple[list[ReturnedGroup], list[AwaitedGroup]]:
-    """The gradients to return to each owner, and those to expect from each reader.
-
-    `last_reader` gives, for every row of the level, the bin after which its gradient is complete.
-    """
+    """The gradients to return to owners and to expect from readers; `last_reader` completes a row's."""
     kinds = list(last_reader)
     groups = [[each for each in received if each.rank == rank] for rank in range(lists.world)]
     offered = [

@@ -100,10 +100,7 @@ class WholeWorkers(Protocol):
         """Called when all workers have met; drops what is left of an earlier round."""
 
     def start_sum(self, parameters: Sequence[Parameter]) -> None:
-        """Begin to sum the gradients of some parameters over all workers, which call it in the same order.
-
-        If it does so, the parameters have no gradients until `reduce_and_step`.
-        """
+        """Begin to sum gradients over all workers; where it does, parameters lack theirs until the update."""
 
     def reduce_and_step(self, session: Session, loss: float) -> float:
         """Sum every worker's gradients and update the weights; returns the step's loss."""

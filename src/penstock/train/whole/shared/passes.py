@@ -136,10 +136,7 @@ class LossPass:
         return float(self._loss.detach())
 
     def backward(self, gradients: list[LevelGradients]) -> None:
-        """Add gradients of the levels' rows and of the task's head, including those that others' losses return.
-
-        They are added in the order of ranks.
-        """
+        """Add gradients of the levels' rows and of the head in the order of ranks, others' losses included."""
         if self._loss is not None:
             self._loss.backward()  # type: ignore[no-untyped-call]
         for rank, places in self._elsewhere(self._rows.read):
