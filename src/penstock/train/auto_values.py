@@ -33,9 +33,13 @@ def decide_groups(session: Session, model: CostModel | None = None) -> None:
         session.decided_by["groups"] = RULE
         return
     size = predicted_groups(model, session)
-    session.job = job.model_copy(update={"groups": size})
-    session.decided["groups"] = size
-    session.decided_by["groups"] = OPERATOR_PROFILE
+    _decide(session, "groups", size, OPERATOR_PROFILE)
+
+
+def _decide(session: Session, name: str, value: int, by: str) -> None:
+    """Set a field of the session's job, and record that and how it was decided."""
+    session.job = session.job.model_copy(update={name: value})
+    session.decided[name], session.decided_by[name] = value, by
 
 
 def predicted_groups(model: CostModel, session: Session) -> int:
@@ -70,9 +74,7 @@ def decide_gather_threads(session: Session) -> None:
     fields = [nodes.fields[job.features] for nodes in session.graph.nodes.values() if job.features in nodes.fields]
     mapped = sum(rows.nbytes for rows in fields if isinstance(rows.base, np.memmap))
     if mapped > available_mb() << 20:
-        session.job = job.model_copy(update={"gather_threads": _FROM_DISK})
-        session.decided["gather_threads"] = _FROM_DISK
-        session.decided_by["gather_threads"] = RULE
+        _decide(session, "gather_threads", _FROM_DISK, RULE)
 
 
 # The threads of `sample_threads: auto`, where a GPU computes what the host draws.
@@ -93,9 +95,7 @@ def decide_sample_threads(session: Session) -> None:
     if is_drawn_by_host(session):
         # One core is left for launching steps.
         threads = min(_MOST, max(1, (job.threads or default_threads()) - 1))
-        session.job = job.model_copy(update={"sample_threads": threads})
-        session.decided["sample_threads"] = threads
-        session.decided_by["sample_threads"] = RULE
+        _decide(session, "sample_threads", threads, RULE)
 
 
 def is_drawn_by_host(session: Session) -> bool:

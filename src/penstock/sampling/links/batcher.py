@@ -296,15 +296,18 @@ def number_ends(
     wrong_destination: Array,
     wrong_source: Array,
 ) -> tuple[dict[str, Array], list[Array]]:
-    """`nodes` of an `EdgeBatch`, and the rows of each of the ends, in the order given."""
-    return _number(
-        [
-            (source_type, source),
-            (destination_type, destination),
-            (destination_type, wrong_destination),
-            (source_type, wrong_source),
-        ]
-    )
+    """`nodes` of an `EdgeBatch`, in order of first appearance, and the rows of each of the ends, in the order given."""
+    types = source_type, destination_type, destination_type, source_type
+    nodes, rows = dict[str, Array](), [source, destination, wrong_destination, wrong_source]
+    for node_type in dict.fromkeys(types):
+        chosen = [i for i, kind in enumerate(types) if kind == node_type]
+        flat = np.concatenate([rows[i].ravel() for i in chosen])
+        found, places = np.empty(len(flat), np.int64), np.empty(len(flat), np.int64)
+        nodes[node_type] = found[: _first_appearances(flat, found, places)].copy()
+        ends = np.cumsum([rows[i].size for i in chosen])
+        for i, some in zip(chosen, np.split(places, ends[:-1]), strict=True):
+            rows[i] = some.reshape(rows[i].shape)
+    return nodes, rows
 
 
 def _number_at(
@@ -322,21 +325,6 @@ def _number_at(
 def _comparable(times: Array) -> Array:
     """Times as int64 or float64."""
     return times.astype(np.float64 if times.dtype.kind == "f" else np.int64)
-
-
-def _number(parts: list[tuple[str, Array]]) -> tuple[dict[str, Array], list[Array]]:
-    """The different vertices of each node type in order of first appearance, and the row of each vertex given."""
-    nodes: dict[str, Array] = {}
-    rows: list[Array] = [vertices for _, vertices in parts]
-    for node_type in dict.fromkeys(node_type for node_type, _ in parts):
-        chosen = [i for i, (kind, _) in enumerate(parts) if kind == node_type]
-        flat = np.concatenate([parts[i][1].ravel() for i in chosen])
-        found, places = np.empty(len(flat), np.int64), np.empty(len(flat), np.int64)
-        nodes[node_type] = found[: _first_appearances(flat, found, places)].copy()
-        ends = np.cumsum([parts[i][1].size for i in chosen])
-        for i, some in zip(chosen, np.split(places, ends[:-1]), strict=True):
-            rows[i] = some.reshape(parts[i][1].shape)
-    return nodes, rows
 
 
 @njit(nogil=True, cache=True, writes=("sources", "destinations", "copies"))
