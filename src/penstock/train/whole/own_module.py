@@ -13,7 +13,7 @@ from penstock.nn.adapter import merged_relations
 from penstock.nn.drop import dropping
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import MiniBatch
-from penstock.sampling.device.block import on_device
+from penstock.sampling.device.block import block_on
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.session import Session
 from penstock.train.whole.memory import free_bytes
@@ -29,14 +29,11 @@ class KeptNeighbourhood:
     """The whole neighbourhood that one step computes, its stored features, and the step's examples."""
 
     def __init__(self, session: Session, reach: Reach, planned: Planned) -> None:
-        self._session, device = session, session.inputs.device
+        self._session = session
         seeds = session.task.readable(planned.seeds)
         _require_room(session, reach, seeds, planned)
         self.batch: MiniBatch = reach.batches(reach.hops)(seeds)
-        self.batch.blocks = session.inputs.edges.attached(self.batch.blocks)
-        if device.type == "cuda":
-            self.batch.blocks = [on_device(block, device) for block in self.batch.blocks]
-        self.batch.features = _stored_features(session, self.batch)
+        _place(session, self.batch)
         counts = {name: len(rows) for name, rows in seeds.items()}
         self.examples = ExampleSource(session, planned, seeds, [counts])
 
@@ -99,10 +96,7 @@ def _kept_bytes(session: Session, planned: Planned) -> tuple[float, float]:
     """Bytes that the module keeps for its backward pass, per vertex and per edge, measured on a small batch."""
     few = planned._replace(seeds=planned.seeds[:_TRIED])
     batch: Any = session.execution.sample(few)
-    batch.blocks = session.inputs.edges.attached(batch.blocks)
-    if session.inputs.device.type == "cuda":
-        batch.blocks = [on_device(block, session.inputs.device) for block in batch.blocks]
-    batch.features = _stored_features(session, batch)
+    _place(session, batch)
     x = session.inputs.complete(batch)
     weights = {tensor.data_ptr() for tensor in session.learned.parameters()}
     kept: dict[int, Tensor] = {}
@@ -126,6 +120,8 @@ def _kept_bytes(session: Session, planned: Planned) -> tuple[float, float]:
     return of_vertices / sum(map(len, batch.vertices.values())), of_edges / max(1, sum(lists)) + _INDEX_BYTES
 
 
-def _stored_features(session: Session, batch: MiniBatch) -> dict[str, Tensor]:
-    tables = session.inputs.tables
-    return {name: session.inputs.pull(name, ids) for name, ids in batch.vertices.items() if name not in tables}
+def _place(session: Session, batch: MiniBatch) -> None:
+    """Put a batch's blocks, with what its edges carry, and its stored features where the model is computed."""
+    inputs = session.inputs
+    batch.blocks = [block_on(block, inputs.device) for block in inputs.edges.attached(batch.blocks)]
+    batch.features = {name: inputs.pull(name, ids) for name, ids in batch.vertices.items() if name not in inputs.tables}
