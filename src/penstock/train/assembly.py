@@ -41,9 +41,7 @@ AUTO_EPOCHS = 10
 AUTO_STEPS = 150
 """Steps that `auto` aims at: with 20 labels for each class the public graphs are learned in 20 to 130 steps of Adam."""
 _VISITS = 1_000_000_000
-"""Upper bound on the vertices and edges read by all validations of a run with `auto` epochs, each of which reads the
-whole graph.
-"""
+"""Vertices and edges that all validations of a run with `auto` epochs may read together."""
 _FEW = 50
 """With fewer steps hardly any model has learned."""
 
@@ -137,10 +135,7 @@ def assembled(
     module: torch.nn.Module | None = None,
     functions: UserFunctions = NO_FUNCTIONS,
 ) -> Session:
-    """A session of its parts: the model is built or adapted, with its optimiser and schedule.
-
-    Fields that the job leaves open (`epochs: auto`) are decided here and recorded in `session.job`.
-    """
+    """A session of its parts; `session.job` has what the job left open, such as `epochs: auto`."""
     given, job = job, with_epochs(job, graph, task)
     decided = {} if job is given else {"epochs": job.epochs}
     if task.learned.classes > job.max_classes:
@@ -199,9 +194,7 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
 
 
 def try_out(session: Session, with_loss: bool) -> None:
-    """Compute one small batch, and its loss if asked, so that mismatched shapes are reported before anything is
-    written.
-    """
+    """Compute a small batch, and its loss if asked: mismatched shapes are reported before anything is written."""
     if not with_loss and len(session.task.items) == 0:
         return
     schedule = Schedule(session.task.items, min(_TRIED, session.task.batch_size), session.job.draw_seed)

@@ -25,7 +25,6 @@ from penstock.plan.execution import (
     BatchKind,
     ExecutionChoice,
     ExecutionPlan,
-    PipelineDepths,
     Space,
     outside_measured,
     predict,
@@ -45,7 +44,7 @@ from penstock.train.execution.support import DEVICE_SAMPLING, demands_of
 from penstock.train.execution.support import reasons_against as reasons_against_mode
 from penstock.train.first_layer.ways import WAYS, reasons_against
 from penstock.train.job import Job, make_job
-from penstock.train.job_batches import kind_of_batches
+from penstock.train.job_batches import depths_of, kind_of_batches
 from penstock.train.run import found_anywhere
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
@@ -101,7 +100,7 @@ def space_of(
         (("host", 0), *places),
         tuple(dict.fromkeys((job.drawing_threads, cores))),
         (1, PER_PROCESSOR * cores),
-        PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth),
+        depths_of(job),
     )
     return space, room
 
@@ -146,7 +145,7 @@ class PlannedExecution:
     kind: BatchKind
     machine: MeasuredMachine
     seconds: float
-    """Seconds that planning took."""
+    """Seconds that planning took, without counting batches."""
     room: TakenMemory | None = None
     """The GPU memory that the job takes; None without a GPU."""
     outside: tuple[Extrapolation, ...] = ()
@@ -175,10 +174,7 @@ def plan_execution(
 def plan_executions(
     job: Job, machines: Iterable[tuple[CostModel, int | None]], graph: Graph | None = None
 ) -> Iterator[PlannedExecution | PenstockError]:
-    """The plans for several machines, each given by its cost model and the bytes of its GPU.
-
-    Batches are drawn and counted once. A machine that cannot execute the job gets an error instead of a plan.
-    """
+    """The plan, or an error, for each machine's cost model and bytes of its GPU; batches are drawn once."""
     on_host = with_order_costs(job.model_copy(update={"device": "cpu"}))
     with run_context(on_host):
         session = session_of(on_host, torch.device("cpu"), graph)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from penstock.cost.model import CostModel, machine_model
-from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
@@ -20,7 +19,7 @@ from penstock.pipeline.grouped_batches import batch_bytes, group_size
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.pipeline.stages import StageError
-from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
+from penstock.plan.execution import BatchKind, ExecutionChoice
 from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import WayWork, rows_aggregated, rows_gathered, rows_of_place
 from penstock.plan.execution.search import cheapest_orders
@@ -29,7 +28,7 @@ from penstock.train.auto_values import is_drawn_by_host
 from penstock.train.execution_modes import choose_execution, reads_rows_again
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay, first_layer_reader, reasons_against
 from penstock.train.job import Job
-from penstock.train.job_batches import kind_of_batches, unknown_of
+from penstock.train.job_batches import kind_of_batches, predicted_seconds, unknown_of
 from penstock.train.session import RULE, TIMED, Session, state_kept
 
 # What an open field declares, so that its values can be timed.
@@ -69,9 +68,7 @@ class OpenField:
 # The predicted seconds of a session's batches under each finalist.
 
 _FAR = 1.6
-"""A finalist predicted to take this many times as long as the fastest is not timed. The worst predictions were off by
-up to 1.6.
-"""
+"""A finalist predicted to take so many times as long is not timed: predictions were off by up to 1.6."""
 FAR_CAPTURED = 4.0
 """The same for captured steps whose slots the host fills: its threads were up to three times as fast as predicted."""
 _MOST = 3
@@ -102,9 +99,7 @@ class PredictedSteps:
         features: Features = "host",
         cache_rows: int = 0,
     ) -> float | None:
-        """Predicted seconds of a batch with features in a place; None where the cost model does not
-        know all operators.
-        """
+        """Predicted seconds of a batch with features in a place; None where an operator is unknown."""
         if self._kind is None:
             return None
         job = self._session.job
@@ -124,13 +119,7 @@ class PredictedSteps:
             groups=max(1, job.groups) if groups is None else groups,
             launched=self._session.placed is not None and not self._is_captured,
         )
-        depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
-        try:
-            return predict(self._model, self._kind, choice, way, depths).seconds
-        except PenstockError as error:
-            if error.code != "missing-data":
-                raise
-            return None
+        return predicted_seconds(self._model, self._kind, choice, way, job)
 
     @property
     def _is_captured(self) -> bool:
@@ -176,10 +165,7 @@ Clock = Callable[[], float]
 
 
 def seconds_of_batches(session: Session, batches: int, clock: Clock = time.perf_counter) -> float:
-    """Mean seconds of a batch while the session trains its first ones with its current settings.
-
-    The caller saves and restores the session's state.
-    """
+    """Mean seconds of a batch while a session, whose state the caller keeps, trains its first ones."""
     session.execution = choose_execution(session, session.placed)
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
     if session.placed is not None and session.placed.is_captured:
@@ -191,9 +177,7 @@ def seconds_of_batches(session: Session, batches: int, clock: Clock = time.perf_
 
 
 def _fastest_burst(session: Session, schedule: Schedule, batches: int, clock: Clock) -> float:
-    """Mean seconds of a batch in the fastest burst after the first; other bursts may try slower shares of host and
-    device.
-    """
+    """Mean seconds of a batch in the fastest burst after the first: others may try slower shares."""
 
     def pause(position: Position) -> int:
         return min(BURST, schedule.batches - position.batch)
@@ -226,9 +210,7 @@ def _first_layer_is_open(session: Session) -> bool:
 
 
 def _others(session: Session) -> list[FirstLayerWay]:
-    """The ways that can replace `auto`: on the host those that give the same bits, beside a GPU those in which the host
-    reads.
-    """
+    """The ways that can replace `auto`: with the same bits on the host, or the host's beside a GPU."""
     placed, on_host = session.placed, session.inputs.device.type == "cpu"
     if placed is not None and placed.is_captured:
         # Triton is imported where there is a device for it.
@@ -441,7 +423,7 @@ FEATURE_PATHS = OpenField("feature_paths", _feature_paths_are_open, _feature_pat
 # The fields whose values are timed where a job leaves them open.
 
 OPEN_FIELDS: dict[str, OpenField] = {each.name: each for each in (FEATURE_PATHS, FIRST_LAYER, GROUPS, ORDER)}
-"""By field name."""
+"""Open fields by their names in the job."""
 
 
 # Decides the open fields of a job by timing their finalists, if the run is long enough.

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS, Rung
 from penstock.cost.step_prediction import counted_block, predicted_layers
 from penstock.errors import PenstockError
@@ -16,15 +17,17 @@ from penstock.graph.graph import Graph
 from penstock.nn.layer_table import LAYERS, model_options
 from penstock.nn.zoo.model import layer_widths
 from penstock.pipeline.schedule import Schedule
-from penstock.plan.execution import BatchKind, mean_blocks
+from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, mean_blocks, predict
+from penstock.plan.execution.first_layer import WayWork
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.rows import by_counts
 from penstock.train.batch_source import layers_of
+from penstock.train.job import Job
 from penstock.train.session import Session
 
 _DRAWN = 4
-"""Batches that are counted."""
+"""The number of a job's first batches that are counted."""
 _COUNTED = 1 << 25
 """Neighbours that tell which vertices are in the most lists: enough, and counted within seconds."""
 _RUN = 1 << 14
@@ -34,10 +37,7 @@ _KINDS: "WeakKeyDictionary[Graph, dict[str, BatchKind]]" = WeakKeyDictionary()
 
 
 def kind_of_batches(session: Session) -> BatchKind:
-    """The mean of a job's first batches; jobs whose operators are not all known are refused.
-
-    Several decisions ask for it, and drawing from a large graph takes seconds: it is found once.
-    """
+    """The mean of a job's first batches, found once; jobs with unknown operators are refused."""
     _check_known(session)
     job, known = session.job, _KINDS.setdefault(session.graph, {})
     key = job.model_dump_json(exclude={"placement", "first_layer", "feature_paths", "order", "groups"})
@@ -72,6 +72,23 @@ def _counted_kind(session: Session) -> BatchKind:
         own_rows=entry.aggregates(job) != "normalised",
         hit_rate=_hit_rates(graph, drawn),
     )
+
+
+def predicted_seconds(
+    model: CostModel, kind: BatchKind, choice: ExecutionChoice, way: WayWork, job: Job
+) -> float | None:
+    """Predicted seconds of a job's batch executed as chosen; None where an operator was not measured."""
+    try:
+        return predict(model, kind, choice, way, depths_of(job)).seconds
+    except PenstockError as error:
+        if error.code != "missing-data":
+            raise
+        return None
+
+
+def depths_of(job: Job) -> PipelineDepths:
+    """The depths of the queues of a job's pipeline."""
+    return PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
 
 
 def unknown_of(session: Session) -> list[str]:

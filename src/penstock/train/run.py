@@ -217,10 +217,7 @@ def _trained(session: Session, folder: RunFolder, train_state: TrainState, progr
 
 
 def finish(loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None, progress: Progress) -> dict[str, Any]:
-    """The run's result, with metrics of the best model; its weights `best` are loaded if there is one.
-
-    The weights of the last step stay in the newest checkpoint.
-    """
+    """The run's result, with metrics of the best model, whose weights `best` are loaded if there are any."""
     session = loop.session
     note = few_steps_note(session.job, loop.train_state, loop.schedule.batches)
     if note is not None:

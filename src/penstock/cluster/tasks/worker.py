@@ -36,8 +36,8 @@ from penstock.train.loop import Loop
 from penstock.train.run import finish, result_of, take_state
 from penstock.train.run_context import run_context
 from penstock.train.run_files.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
-from penstock.train.run_files.events import KeptEvents
-from penstock.train.run_files.records import Events, FolderRecords, NoRecords, Records
+from penstock.train.run_files.events import Events, KeptEvents
+from penstock.train.run_files.records import FolderRecords, Records
 from penstock.train.run_files.run_folder import METRICS, RunFolder
 from penstock.train.session import Session, run_facts
 from penstock.train.steps.group import RegroupError
@@ -119,7 +119,7 @@ class ForwardedProgress(Progress):
 # What a worker without records keeps of the last step, in case the worker that writes them is lost.
 
 
-class LastRecords(NoRecords):
+class LastRecords(Records):
     """Keeps the records of the last step. The first worker writes a step's records before it takes part in the next
     one, so no more are needed.
     """

@@ -23,9 +23,7 @@ Reverse = Literal["auto", "none", "same"] | EdgeType
 
 
 def find_reverse(graph: Graph, edge_type: EdgeType) -> Reverse:
-    """`same` if every edge has its reverse in the relation, else the edge type that is the exact
-    reverse, else `none`.
-    """
+    """`same` if the relation holds every edge's reverse, else its exact reverse, else `none`."""
     check_graph(graph)
     check_order(graph, edge_type)
     source, _, destination = edge_type
@@ -172,10 +170,7 @@ def known_edges(
     reverse: Reverse = "auto",
     times: Array | None = None,
 ) -> KnownEdges:
-    """The lists of an edge type and, where given, held-out [m, 2] pairs (in both directions if it is symmetric).
-
-    `times` are those of the lists' edges, where an edge is true from then on.
-    """
+    """The lists of an edge type, true from their `times` on, and held-out pairs, both ways if symmetric."""
     edge_type = chosen_edge_type(graph, edge_type)
     if graph.is_part:
         raise PenstockError(

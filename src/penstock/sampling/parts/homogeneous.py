@@ -6,7 +6,7 @@ ranges of the new numbers: their concatenated lists are those of the graph in it
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,9 +33,7 @@ _PIECE = 1 << 22
 def parted_graph(
     partition: Partition, sampler: str, local: Mapping[int, OwnedPart], channels: Channels
 ) -> "PartedGraph":
-    """A partitioned graph as `sampler` sees it; `local` are the parts in this process, `channels` leads to the others'
-    owners.
-    """
+    """A partitioned graph as `sampler` sees it; `local` are this process's parts, `channels` lead to others."""
     readable = readable_parts(partition, local, channels)
     if len(readable.counts) != 1 or len(readable.relations) != 1:
         raise PenstockError(
@@ -117,40 +115,30 @@ class BatchReader:
 # other features are fetched.
 
 
-class WholeSampler(Protocol):
-    """Draws a batch for all workers, from seeds or from items of its own."""
-
-    def sample(self, seeds: Array, key: BatchKey, /) -> MiniBatch:
-        """The batch of some different seeds or items."""
-        ...
-
-
 class SharedSampler:
     """Samples a share of every batch; `items` are those of an epoch, where the sampler finds its own seeds."""
 
     def __init__(
         self,
         graph: PartedGraph,
-        sampler: WholeSampler,
+        sampler: Any,
         share: Callable[[Array], Array] | None = None,
         every_row: bool = False,
         every_input: bool = False,
         edges: bool = False,
     ) -> None:
-        """`share` returns the positions of this worker's vertices among those given by number in the partitioned graph;
-        None: all are. With `every_row` a share holds all rows of all layers but the last; with `every_input` also this
-        worker's share of the batch's vertices, so that all workers together have all of them. With `edges` blocks have
-        the numbers of their edges, where the sampler knows them.
+        """`sampler` draws a batch for all workers, from seeds or items. `share` returns the positions of this worker's
+        vertices among those given by number in the partitioned graph; None: all are. With `every_row` a share holds
+        all rows of all layers but the last; with `every_input` also this worker's share of the batch's vertices, so
+        that all workers together have all of them. With `edges` blocks have the numbers of their edges, where known.
         """
         self.node_type, self.items = graph.node_type, getattr(sampler, "items", None)
         self._names, self._sampler, self._share = graph.names, sampler, share
         self._every_row, self._every_input, self._edges = every_row, every_input, edges
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
-        """This worker's share of the batch of some different seeds or items, with the number of the whole batch's
-        seeds.
-        """
-        batch = self._sampler.sample(seeds, key)
+        """This worker's share of the batch of some different seeds or items, and the size of the whole."""
+        batch: MiniBatch = self._sampler.sample(seeds, key)
         if not self._edges:
             for block in batch.blocks:
                 block.edges = None

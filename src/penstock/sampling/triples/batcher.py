@@ -20,9 +20,7 @@ from penstock.sampling.triples.triple_set import Entities, KnownTriples, Triples
 # Entities that replace an end of true triples, drawn by hash: uniformly, or by a power of their degree.
 
 _LOOKED_UP = 16
-"""A list of true entities up to this many times as long as what was drawn is looked up there,
-rather than the reverse.
-"""
+"""True entities up to so many times what was drawn are looked up there; else the reverse."""
 
 
 class DrawnEntities(NamedTuple):
@@ -52,9 +50,7 @@ class TripleNegatives:
     def draw(
         self, triples: Triples, end: End, entities: Entities, known: KnownTriples, weights: Array | None, key: np.uint64
     ) -> DrawnEntities:
-        """The entities that replace `end` of some triples; `weights` are sums of entities' weights
-        (see `weight_sums`).
-        """
+        """The entities that replace `end` of some triples; `weights` come from `weight_sums`."""
         low, high = entities.limits(triples.relation, end)
         other: End = "source" if end == "destination" else "destination"
         kept, own = triples.end(other), triples.end(end)
@@ -110,9 +106,7 @@ def weight_sums(triples: Triples, entities: Entities, power: float) -> Array | N
 
 
 def _masked_of_all(count: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array) -> Array:
-    """Positions of [triples, entities] that do not count, ascending: own ends, true triples,
-    entities of another type.
-    """
+    """Ascending positions of [triples, entities] that are own ends, true, or of another type."""
     most = len(own) + int((last - first).sum() + low.sum() + (count - high).sum())
     masked = np.empty(most, np.int64)
     return masked[: _places_of_all(count, low, high, own, first, last, others, masked)]
@@ -297,7 +291,12 @@ class TripleBatcher:
 
     def share(self, batch: TripleBatch, places: Array) -> TripleBatch:
         """Some triples of a batch with their negatives; nothing is drawn anew, and `exclude` stays whole."""
-        return share_of(batch, places, self.entities)
+        triples = batch.triples.at(places)
+        corrupted: Corrupted = {end: _at(drawn, places, len(batch)) for end, drawn in batch.corrupted.items()}
+        nodes, numbers = numbered(self.entities, triples, corrupted)
+        pairs = sum(len(batch) * drawn.entities.shape[1] - len(drawn.masked) for drawn in batch.corrupted.values())
+        whole = WholeEdgeBatch(len(batch), len(batch) + pairs)
+        return replace(batch, triples=triples, corrupted=corrupted, nodes=nodes, numbers=numbers, whole=whole)
 
     def _exclude(self, chosen: Triples) -> dict[EdgeType, Array]:
         found = dict[EdgeType, Array]()
@@ -323,22 +322,6 @@ def numbered(
         there[some] = True
     numbers = np.flatnonzero(there)
     return entities.by_type(numbers)[0], numbers
-
-
-def share_of(batch: TripleBatch, places: Array, entities: Entities) -> TripleBatch:
-    """The triples at some positions of a batch, with their negatives in the whole batch."""
-    triples = batch.triples.at(places)
-    corrupted: Corrupted = {end: _at(drawn, places, len(batch)) for end, drawn in batch.corrupted.items()}
-    nodes, numbers = numbered(entities, triples, corrupted)
-    pairs = sum(len(batch) * drawn.entities.shape[1] - len(drawn.masked) for drawn in batch.corrupted.values())
-    return replace(
-        batch,
-        triples=triples,
-        corrupted=corrupted,
-        nodes=nodes,
-        numbers=numbers,
-        whole=WholeEdgeBatch(len(batch), len(batch) + pairs),
-    )
 
 
 def _at(drawn: DrawnEntities, places: Array, count: int) -> DrawnEntities:

@@ -1,6 +1,4 @@
-"""Callbacks: objects that a run calls after each epoch, and that may end it. `loggers` has those that come with
-Penstock.
-"""
+"""Callbacks: objects that a run calls after each epoch, and that may end it; `loggers` come with Penstock."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -17,9 +17,9 @@ class EpochResult:
     """The result of an epoch."""
 
     run: Path
-    """The run folder."""
+    """The run folder, in which callbacks may write files of their own."""
     epoch: int
-    """Counted from 1."""
+    """The number of the epoch, counted from 1."""
     epochs: int
     """The largest number of epochs that the run can have."""
     step: int
@@ -95,9 +95,7 @@ class Callbacks:
                     made.on_end(result)
 
     def fail(self) -> None:
-        """Call `on_end(None)` when the run has failed; errors of callbacks are suppressed, so that the run's own error
-        is seen.
-        """
+        """Call `on_end(None)` after a failure; errors of callbacks are suppressed, so that the run's own is seen."""
         for _, made in self._made:
             if hasattr(made, "on_end"):
                 with suppress(Exception):

@@ -140,9 +140,7 @@ class DeviceSharedExecution(SharedExecution):
         return super().steps(schedule, start, pause, recorder)
 
     def inference(self) -> Inference:
-        """Exact inference by each worker alone where all have the graph and room on their devices, else by all
-        together.
-        """
+        """Exact inference by each worker alone where all have room on their devices, else by all together."""
         session = self._session
         found: Inference = self.group.inference(
             session, lambda plan: self._placed.whole_graph(plan, session.graph, session.job, session.inputs.scale)
@@ -154,9 +152,6 @@ class CapturedSharedExecution(DeviceSharedExecution):
     """The execution among workers each of which has the graph on its device."""
 
     name = "captured-shared"
-
-    def __init__(self, session: Session, alone: CapturedExecution, group: WorkerGroup) -> None:
-        super().__init__(session, alone, group)
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """Steps in bursts where the workers make the update themselves; the weights are current between bursts only."""
@@ -182,9 +177,7 @@ class CapturedSharedExecution(DeviceSharedExecution):
 
 
 def engine_of(session: Session, placed: Placed, course: Course, update: Update, order: Order) -> Engine:
-    """The engine for batches of vertices or edges in some order, drawn by the device where it has the lists,
-    else by the host.
-    """
+    """The engine for batches in some order, drawn by the device where it has the lists, else by the host."""
     drawing: BatchDrawing = DeviceDrawing(course.schedule, placed)
     if placed.topology is None:
         needs_lists = placed.fill is None or placed.fill.numbers_rows

@@ -77,9 +77,7 @@ def tried_steps(session: Session, row_type: torch.dtype) -> StepMemory:
 
 
 def followed(tried: list[tuple[Load, float]], factor: float) -> StepMemory:
-    """Extrapolate the memory of tried steps, given from the smallest to the largest, to a batch `factor` times as
-    large.
-    """
+    """Extrapolate the memory of tried steps, the smallest first, to a batch `factor` times as large."""
     (small, little), (large, much) = tried[0], tried[-1]
     grown = _weighed(large) - _weighed(small)
     if grown > 0.1 * _weighed(large) and much > little:
@@ -147,17 +145,14 @@ many were missing in the predicted memory of captured steps on an H200, whatever
 _THREADS = 2
 """Threads of launched steps that multiply matrices: the caller's, and autograd's for the backward pass."""
 _ITEM_BYTES = 60
-"""Bytes for each item of an epoch: its name, number and label, before and after the shuffle, and the sort's workspace.
-"""
+"""Bytes of an epoch's item: name, number and label, before and after the shuffle, and its workspace."""
 _EDGE_BYTES = 4
 """Bytes for each edge of a block that is copied to the device; lists derived from it count as part of the step."""
 
 
 @dataclass(frozen=True)
 class Working:
-    """Bytes of everything on the device except topology and features. `row_type` is the type in which features reach
-    the model.
-    """
+    """Bytes on the device beside topology and features, which reach the model as `row_type`."""
 
     bytes: int
     row_type: torch.dtype
@@ -177,18 +172,30 @@ class TrialMemory:
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
         session, job = self._session, self._session.job
-        task: Any = session.task
         parameters, rows_as = sum(p.numel() for p in session.learned.parameters()), row_type(job)
         vertices = session.graph.num_nodes
         if captured and room is not None:
-            labels, width = task.labels_of(task.items[:1]), max(session.inputs.widths.values())
-            label = 0 if labels is None else labels.nbytes
-            given = width, vertices, len(task.items), label, parameters, rows_as
-            return captured_working(self._step, room, *given, in_place)
+            return self._captured(room, 4 * 3 * parameters, rows_as, in_place)
         return loaded_working(
             self._step, room, vertices, job.transfer_depth + 1, parameters, rows_as, job.drawing_threads,
             positions=bool(session.inputs.edges),
         )  # fmt: skip
+
+    def _captured(self, room: Room, weights: int, rows_as: torch.dtype, in_place: bool) -> Working:
+        """The memory of captured steps: two slots, weights, gradients and moments, and a step's activations."""
+        task: Any = self._session.task
+        labels, width = task.labels_of(task.items[:1]), max(self._session.inputs.widths.values())
+        parts = {
+            "numbering": 4 * self._session.graph.num_nodes,
+            "slots": 2 * _slot_bytes(room),
+            "epoch": len(task.items) * (_ITEM_BYTES + 2 * (0 if labels is None else labels.nbytes)),
+            "weights": weights,
+            "step": self._step.of(room_load(room, width)),
+            "libraries": _STREAMS * library_memory().product_workspace,
+        }
+        if not in_place:
+            parts["inputs"] = 2 * room.rows[-1] * width * rows_as.itemsize
+        return Working(sum(parts.values()), rows_as, parts)
 
     def predicted(self, decision: Any) -> int:
         return int(decision.residence.device_bytes)
@@ -197,33 +204,6 @@ class TrialMemory:
 def row_type(job: Job) -> torch.dtype:
     """The type in which features reach the model."""
     return TYPES.get(job.compute_type, torch.float32)
-
-
-def captured_working(
-    step: StepMemory,
-    room: Room,
-    width: int,
-    vertices: int,
-    items: int,
-    label_bytes: int,
-    parameters: int,
-    row_type: torch.dtype,
-    in_place: bool,
-) -> Working:
-    """The working memory of captured steps: two slots, weights with gradients and moments, and one
-    step's activations.
-    """
-    parts = {
-        "numbering": 4 * vertices,
-        "slots": 2 * _slot_bytes(room),
-        "epoch": items * (_ITEM_BYTES + 2 * label_bytes),
-        "weights": 4 * 3 * parameters,
-        "step": step.of(room_load(room, width)),
-        "libraries": _STREAMS * library_memory().product_workspace,
-    }
-    if not in_place:
-        parts["inputs"] = 2 * room.rows[-1] * width * row_type.itemsize
-    return Working(sum(parts.values()), row_type, parts)
 
 
 def loaded_working(
@@ -267,16 +247,21 @@ def _slot_bytes(room: Room) -> int:
 # What fits a device together: what training takes there, and where the graph lies beside it.
 
 
-class WorkingMemory(Protocol):
-    """Predicts what training takes of a device beside the graph."""
+class MemoryModel(Protocol):
+    """Predicts what training takes of a device before anything is placed."""
+
+    method: str
+    """How memory is predicted: `traced` or `trial`."""
+    untraced: str
+    """Why the step could not be traced; empty where it could."""
+
+    def predicted(self, decision: Any) -> int:
+        """The predicted peak of tensor memory in bytes, with everything placed as decided."""
 
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
-        """The working memory if steps are done in this way: captured or not, reading features in place or copying them.
-
-        `features`: where they lie, if that is known; `gathers`: whether the host gathers rows of pinned ones.
-        """
+        """The memory of steps done in this way; `features`: their place, if known; `gathers`: by the host."""
 
 
 class Asked(NamedTuple):
@@ -289,9 +274,7 @@ class Asked(NamedTuple):
     in_place: bool
     """Whether the first layer may read features directly in their table, without gathering them."""
     fills: bool
-    """Whether the host may fill the slots of captured steps although the job does not ask for it. It may not for
-    workers' shares.
-    """
+    """Whether the host may fill captured steps' slots unasked; it may not for workers' shares."""
     on_host: list[str]
     """The reasons why the host draws; empty where it does not."""
     unless_captured: list[str]
@@ -315,7 +298,7 @@ def drawn_options(session: Placeable) -> DrawOptions:
     return settings_of(sampled_job(session.job, getattr(session.model, "module", None))).options
 
 
-def fitting(session: Placeable, memory: WorkingMemory, asked: Asked) -> Fitted:
+def fitting(session: Placeable, memory: MemoryModel, asked: Asked) -> Fitted:
     """Choose where the graph lies beside the working memory, and whether the host gathers rows of pinned features.
 
     The host gathers where the job allows it; if the job leaves that open, only where its buffers fit.
@@ -329,12 +312,10 @@ def fitting(session: Placeable, memory: WorkingMemory, asked: Asked) -> Fitted:
 
 
 _MOST_CACHED = 0.8
-"""If the device holds at least this share of the rows, gathering the few others on the host is not worth its cost per
-batch.
-"""
+"""With at least this share of rows on the device, gathering the others on the host is not worth its cost."""
 
 
-def _fitting_with(session: Placeable, memory: WorkingMemory, asked: Asked, gathers: bool) -> Fitted:
+def _fitting_with(session: Placeable, memory: MemoryModel, asked: Asked, gathers: bool) -> Fitted:
     """`fitting` for one value of `gathers`. Features read in place are on the device, and captured steps use nothing
     that lies on the host, except features that the host itself brings to their slots.
     """
@@ -378,25 +359,18 @@ def _can_capture(asked: Asked, residence: Residence) -> bool:
 
 
 def gathers_rows(job: Job) -> bool:
-    """Whether the host may gather rows of pinned features: only where the job asks for nothing else to be done with
-    them.
-    """
+    """Whether the host may gather rows of pinned features: where the job asks for nothing else with them."""
     way = WAYS[job.first_layer]
     return "gathered" in job.row_paths and not way.on_host and not way.on_both
 
 
 def way_of(job: Job, features: Place) -> FirstLayerWay:
-    """How a device's steps read features that lie in a place: as the job says; under `auto` the host gathers what only
-    it can read.
-    """
+    """How a device's steps read features; under `auto` the host gathers what only it can read."""
     return WAYS["gather" if job.first_layer == "auto" and features == "host" else job.first_layer]
 
 
 def can_capture(job: Job, topology: Place, features: Place, fills: bool = True) -> bool:
-    """Whether steps can be captured with lists and features in these places.
-
-    `fills`: whether the host may fill their slots without being asked to by `first_layer`.
-    """
+    """Whether steps with these places can be captured; `fills`: the host may fill their slots unasked."""
     way = way_of(job, features)
     read = features != "host" or (way.filler is not None and (fills or way.name == job.first_layer))
     return read and (topology != "host" or drawn_for_slots(job))

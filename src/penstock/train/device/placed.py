@@ -147,9 +147,7 @@ class Placed:
     divided: dict[str, DividedTable] = field(default_factory=dict)
     """Tables of which the host can gather some rows, whether it currently does or the device reads all of them."""
     fills: dict[tuple[str, bool], SlotFill | None] = field(default_factory=dict)
-    """The fills made so far, by `first_layer` and whether the host gathers rows. They are kept because each has
-    measured its paths.
-    """
+    """Fills by `first_layer` and whether the host gathers: kept because each has measured its paths."""
 
     @classmethod
     def of(cls, session: Placeable, decision: PlacementDecision) -> Self:
@@ -185,7 +183,7 @@ class Placed:
 
     @property
     def is_captured(self) -> bool:
-        """Whether steps are captured."""
+        """Whether steps are captured once and replayed."""
         return self.decision.captured
 
     @property
@@ -234,9 +232,7 @@ class Placed:
         )  # fmt: skip
 
     def slot_fill(self, learned: Mapping[str, Any], node_type: str) -> SlotFill:
-        """How the slots of captured steps get their inputs; `learned` are tables of learned embeddings, and the seeds
-        are of `node_type`.
-        """
+        """How captured steps' slots get their inputs, with `learned` tables and seeds of `node_type`."""
         if self.fill is not None:
             return self.fill
         if learned or len(self.tables) != 1:
@@ -244,10 +240,7 @@ class Placed:
         return DeviceRows(self.table, self.decision.in_place, self.decision.working.row_type)
 
     def whole_graph(self, host: LayerPlan, graph: Graph, job: Job, scale: Scale | None) -> DeviceWholeGraph | None:
-        """The graph as one block for exact inference; None where the device has no room for every vertex's outputs.
-
-        `host` is the plan to use for models that the block does not suit.
-        """
+        """The graph as a block for exact inference, with `host` where that does not suit; None without room."""
         if (
             not isinstance(self.topology, Topology)
             or not graph.is_homogeneous
@@ -313,14 +306,11 @@ def _rounded(use: PathUse) -> dict[str, Any]:
 Draw = Callable[[Planned], Batch]
 _TIMED = 4
 _WORTH = 0.2
-"""The host joins in drawing if it adds at least this share to the device's rate, by `_TIMED` batches without the first.
-"""
+"""The host joins in drawing if it adds this share to the device's rate, by `_TIMED` batches."""
 
 
 def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan) -> tuple[Draw, str]:
-    """A function that draws a job's batches where the device can read the lists; and the reason,
-    where it was measured.
-    """
+    """A function that draws a job's batches on the device, and the reason, where that was measured."""
     sampler = device_sampler(placed, getattr(task, "node_type", "node"))
 
     def on_device(planned: Planned) -> Batch:

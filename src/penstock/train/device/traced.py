@@ -70,10 +70,7 @@ class TracedMemory:
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
-        """What is reserved beside topology and features.
-
-        Where `features` is not given, they are taken to be on the device as far as the job allows it.
-        """
+        """What is reserved beside topology and `features`: those are on the device as far as is known."""
         job = self._session.job
         if features is None:
             features = "device" if job.placed.features == "auto" else job.placed.features

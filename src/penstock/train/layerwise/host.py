@@ -34,9 +34,7 @@ _ANY = BatchKey(0, 0, 0)
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """The relations that inference reads: `hops[h]` those of hop h from the seeds; `clock` gives vertices' times as
-    seeds.
-    """
+    """The relations that inference reads at each hop from the seeds; `clock` has vertices' times as seeds."""
 
     graph: Graph
     hops: list[list[EdgeType]]
@@ -116,10 +114,7 @@ def followed_relations(graph: Graph, fanouts: Sequence[int | Mapping[str, int]],
 
 
 def frontiers(graph: Graph, wanted: dict[str, Array], hops: Sequence[list[EdgeType]]) -> list[dict[str, Array]]:
-    """For each level, inputs first, the vertices whose values are needed: ascending numbers by type.
-
-    `hops` are the relations followed, counted from the vertices that are wanted.
-    """
+    """For each level, inputs first, the vertices needed by type, ascending; `hops` go from the wanted ones."""
     needed = [{name: np.asarray(wanted.get(name, ()), np.int64) for name in graph.nodes}]
     for kinds in hops:
         marks = {name: np.zeros(nodes.count, np.bool_) for name, nodes in graph.nodes.items()}
@@ -161,11 +156,10 @@ class AlonePlan:
     """The parts of a `LayerPlan` that are trivial for a process that computes alone."""
 
     def running(self) -> AbstractContextManager[None]:
-        """No context is needed."""
         return nullcontext()
 
     def finish_layer(self, number: int) -> None:
-        """Nothing to wait for."""
+        """Do nothing: no other process computes rows of the layer."""
 
     def finish(self) -> None:
         """Nothing to release: levels are freed with their last reference."""
@@ -175,11 +169,9 @@ class AlonePlan:
         return rows
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
-        """Compute all rows here."""
         return torch.cat(compute(slice(0, count)))
 
     def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
-        """Compute all rows here."""
         return compute(slice(0, count))
 
 
@@ -246,9 +238,7 @@ class HostPlan(AlonePlan):
         return self._growing.over(Chunk(node_type, rows, 0, times), self._reach.sampler(self._reach.hops))
 
     def neighbourhood(self, node_type: str, rows: Array, times: Array | None = None) -> Sampled:
-        """The whole neighbourhoods of some vertices as one chunk, whatever its size; `times` has one entry for each
-        row.
-        """
+        """The whole neighbourhoods of some vertices as one chunk, whatever its size; a time for each row."""
         chunk = Chunk(node_type, rows, 0, None if times is None else times[: len(rows)])
         return self._reach.sampler(self._reach.hops)(chunk)
 

@@ -50,9 +50,7 @@ class ChunkPass(NamedTuple):
 
 
 class LayerEngine:
-    """Computes one layer of a model at a time. `typed`: rows are dictionaries by node type. `edges`
-    reads edge fields.
-    """
+    """Computes a model's layers one at a time. `typed`: rows are by node type. `edges` reads edge fields."""
 
     def __init__(
         self, model: torch.nn.Module, device: torch.device, typed: bool, edges: EdgeRows = NO_EDGE_ROWS
@@ -172,10 +170,7 @@ class Inference:
     def outputs(
         self, wanted: dict[str, Array], progress: Progress = SILENT, hidden: bool = False
     ) -> dict[str, torch.Tensor]:
-        """The outputs of vertices (ascending numbers by type), in that order.
-
-        `hidden`: return the last hidden layer instead, where the model is made of layers.
-        """
+        """The outputs of ascending vertices by type, in that order; `hidden`: of the last hidden layer."""
         for name, rows in wanted.items():
             _check_rows(name, rows, self._graph.nodes[name].count)
         with (

@@ -24,10 +24,7 @@ _PIECES = 8
 
 
 class Chunk(NamedTuple):
-    """Some vertices of a type: `rows` begin at `start` in the list they were cut from.
-
-    `times`, where given: up to when each vertex sees the graph, instead of its own time.
-    """
+    """Vertices of a type, from `start` in the list they were cut from; `times`: until when each sees the graph."""
 
     node_type: str
     rows: Array
@@ -178,9 +175,7 @@ class HostLevel:
 
 
 def rows_in_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path, what: str, mend: str) -> Array:
-    """An array in a temporary file, deleted with the last reference. `what` and `mend` complete the error if it cannot
-    be made.
-    """
+    """An array in a temporary file, deleted with its last reference; `what` and `mend` are for the error."""
     size = shape[0] * shape[1] * dtype.itemsize
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".level-") as file:
@@ -198,9 +193,7 @@ def rows_in_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path, wha
 
 
 class LayerPlan(Protocol):
-    """Which chunks this process computes, where the rows between two layers are kept, and where processes wait for each
-    other.
-    """
+    """Which chunks a process computes, where rows between layers are kept, and where processes wait."""
 
     @property
     def by_layers(self) -> bool:
@@ -210,9 +203,7 @@ class LayerPlan(Protocol):
         """A context around everything that is computed for one request of outputs."""
 
     def start(self, wanted: dict[str, Array], computed: int, layers: int) -> int:
-        """Called before the first of `computed` layers, of a model with `layers`; returns how many vertices are
-        computed here.
-        """
+        """Prepare `computed` of a model's `layers`; returns how many vertices are computed here."""
 
     def first(self, node_type: str, ids: Array) -> Any:
         """The rows that the first layer reads of some vertices."""
@@ -233,10 +224,7 @@ class LayerPlan(Protocol):
         """The numbers under which levels and inputs store some vertices."""
 
     def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
-        """Some vertices in chunks with their whole neighbourhoods over all hops.
-
-        `times`: up to when each of them sees the graph, where that is not its own time.
-        """
+        """Vertices in chunks with their whole neighbourhoods, until their own or the given `times`."""
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
         """`compute` over `count` vertices, in pieces: every process computes some, and all get the whole."""

@@ -1,2 +1,1 @@
-"""The files of a run: its folder, checkpoints, metrics and events, and tables of what a model gives. They import
-nothing of training but the job."""
+"""The files of a run: folder, checkpoints, metrics, events, and tables of what a model gives."""

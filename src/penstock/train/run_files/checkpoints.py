@@ -134,9 +134,7 @@ def _encode_tensor(value: torch.Tensor, arrays: dict[str, Array]) -> dict[str, s
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """The members by name. Together they are at most as large as the file, which bounds the memory
-    that reading takes.
-    """
+    """The members by name, together at most as large as the file: that bounds the memory of reading."""
     members = {info.filename: info for info in archive.infolist()}
     if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
         raise ValueError("a member is compressed, and checkpoints are not")
@@ -295,10 +293,7 @@ def _look(state: dict[str, Any], file: Path) -> TrainState:
 
 
 def take_newest(folder: Path, progress: Progress, take: Take = _look) -> Checkpoint:
-    """Load the newest checkpoint that is readable and fits, for resuming. Newer ones that are not are named in a note.
-
-    These are renamed, so that they do not count among the checkpoints that are kept.
-    """
+    """Load the newest checkpoint that is readable and fits; newer ones are named in a note and renamed."""
     found, unreadable = _newest_whole(folder, take)
     for file, error in unreadable:
         progress.note(f"{_of(file, error)}: the run resumes from {found.file.name} instead.")

@@ -172,9 +172,7 @@ class RunFolder:
         return folder
 
     def job(self) -> Job:
-        """The job as it was run. Every field is recorded: a missing one did not exist in that release, and gets its
-        behaviour.
-        """
+        """The job as it was run; a field that is missing did not exist then, and gets that release's behaviour."""
         fields = read_yaml(self.path / JOB, "the run's job")
         return stored_job({**_BEFORE, **fields, **read_decided(self.path)}, str(self.path / JOB))
 
@@ -189,10 +187,7 @@ class RunFolder:
         write_whole(self.path / RUN, json.dumps(self.facts, indent=1) + "\n")
 
     def record_failure(self, state: str, message: str, error: BaseException) -> None:
-        """Record how the run ended and log why, even where the disk is full, in space reserved for that.
-
-        If that fails too, the original error is still raised.
-        """
+        """Record how the run ended and why, in space reserved for that; its own error is raised whatever happens."""
         with suppress(OSError):
             (self.path / _RESERVE).unlink(missing_ok=True)
         with suppress(OSError, PenstockError):

@@ -73,7 +73,7 @@ class WholeSource(Source):
             slot.skip.zero_()
 
     def look(self, first: int, last: int) -> tuple[list[float], int | None]:
-        """Nothing lacks room."""
+        """Losses of the steps; no batch can lack room."""
         return [float(self._slots[number].loss) for number in range(first, last)], None
 
 
@@ -108,9 +108,7 @@ _ARRAYS = 6
 
 
 def whole_on_device(session: Session) -> Callable[[HostPlan], LayerPlan | None]:
-    """A function that makes the inference's plan on the device; it returns None where the graph must be read from the
-    host.
-    """
+    """Makes inference's plan on the device; None where the graph must be read from the host."""
     device, job, graph = session.inputs.device, session.job, session.graph
     carried = session.list_weight is not None or bool(session.inputs.exact_edges)
     if not graph.is_homogeneous or session.inputs.tables or carried or graph.num_edges >= 1 << 31:

@@ -229,7 +229,12 @@ class WholeExecution(LoadedExecution):
         with phase("decision", "predicting the memory of bins"):
             order, decision = self._in_order(reach, order, counts, planned)
         if decision.in_place:
-            self._prepared.append(self._in_place_step(reach, order, counts, decision, planned))
+            if (what := reads_in_place(session)) is None:
+                raise PenstockError(_NOT_IN_PLACE, code="damaged-file")
+            with phase("bins", "placing lists of neighbours"):
+                lists = make_in_place_plan(reach, order, counts, decision.bins, session.inputs.device)
+            with phase("features", "placing features"):
+                self._prepared.append(InPlaceStep(session, lists, decision, planned, what))
             return
         with phase("features", "placing features"):
             if session.inputs.device.type == "cuda" and not decision.retain:
@@ -239,26 +244,8 @@ class WholeExecution(LoadedExecution):
         with phase("placing", "placing bins"):
             self._prepared.append(PreparedStep(session, plan, decision, planned))
 
-    def _in_place_step(
-        self,
-        reach: Reach,
-        order: dict[str, Array],
-        counts: list[dict[str, int]],
-        decision: Decision,
-        planned: Planned,
-    ) -> InPlaceStep:
-        session, what = self._session, reads_in_place(self._session)
-        if what is None:
-            raise PenstockError(_NOT_IN_PLACE, code="damaged-file")
-        with self._preparation.phase("bins", "placing lists of neighbours"):
-            plan = make_in_place_plan(reach, order, counts, decision.bins, session.inputs.device)
-        with self._preparation.phase("features", "placing features"):
-            return InPlaceStep(session, plan, decision, planned, what)
-
     def _place_features(self, decision: Decision) -> None:
-        """Put the features on the device where they fit next to the step: bins that are computed
-        again read them often.
-        """
+        """Put features on the device where they fit beside the step: bins that are recomputed read them often."""
         # Imported here, because Triton is only needed with a device.
         from penstock.store.device.copies import to_device
         from penstock.store.device.tables import ResidentTable
@@ -298,7 +285,7 @@ class MemoryPrediction(NamedTuple):
     """How the memory of a step was predicted."""
 
     method: str
-    """`trace` or `rule`."""
+    """How memory was predicted: `trace` or `rule`."""
     reason: str = ""
     """Why a trace was not possible; empty for `trace`."""
 

@@ -39,7 +39,7 @@ class LayerSize(NamedTuple):
     """The sizes of one layer."""
 
     rows: int
-    """Rows that it computes."""
+    """The number of rows that the layer computes."""
     inputs: int
     """Rows of the level below."""
     edges: int
@@ -138,10 +138,7 @@ def decide(
 
 
 def _ways(numbers: Sequence[int], here: bool, overlapping: bool, in_place: bool) -> Iterator[tuple[int, bool, bool]]:
-    """(number of bins, retain everything, read in place), in the order in which they are tried.
-
-    `here`: levels are kept where the model is computed.
-    """
+    """(bins, retain everything, read in place) in the order they are tried; `here`: where levels are kept."""
     several = [number for number in numbers if number > 1]
     if here and 1 in numbers:
         yield 1, True, False
@@ -175,9 +172,7 @@ def step_bytes(sizes: Sequence[LayerSize], bins: int, keep: str, item: int, reta
 
 
 def _bin_bytes(size: LayerSize, bins: int, number: int) -> int:
-    """One bin's inputs with their gradients, and its outputs. A bin reads all rows of the level below unless it is
-    small.
-    """
+    """One bin's inputs, gradients and outputs; a bin reads the whole level below unless it is small."""
     read = min(size.inputs, (size.rows + size.edges) // bins + 1)
     inputs = 0 if bins == 1 and number > 0 else 4 * read * size.width_in
     # The first layer's inputs have no gradients, and its aggregates are kept.

@@ -13,7 +13,7 @@ from penstock.nn.adapter import merged_relations
 from penstock.nn.drop import dropping
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import MiniBatch
-from penstock.sampling.device.block import on_device
+from penstock.sampling.device.block import block_on
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.session import Session
 from penstock.train.whole.memory import free_bytes
@@ -29,14 +29,11 @@ class KeptNeighbourhood:
     """The whole neighbourhood that one step computes, its stored features, and the step's examples."""
 
     def __init__(self, session: Session, reach: Reach, planned: Planned) -> None:
-        self._session, device = session, session.inputs.device
+        self._session = session
         seeds = session.task.readable(planned.seeds)
         _require_room(session, reach, seeds, planned)
         self.batch: MiniBatch = reach.batches(reach.hops)(seeds)
-        self.batch.blocks = session.inputs.edges.attached(self.batch.blocks)
-        if device.type == "cuda":
-            self.batch.blocks = [on_device(block, device) for block in self.batch.blocks]
-        self.batch.features = _stored_features(session, self.batch)
+        _place(session, self.batch)
         counts = {name: len(rows) for name, rows in seeds.items()}
         self.examples = ExampleSource(session, planned, seeds, [counts])
 
@@ -76,9 +73,7 @@ def _rows_at(out: Any, places: dict[str, Tensor | None]) -> Any:
 
 
 def _require_room(session: Session, reach: Reach, seeds: dict[str, Array], planned: Planned) -> None:
-    """Refuse a neighbourhood that does not fit memory, estimated from what a small batch keeps for
-    its backward pass.
-    """
+    """Refuse a neighbourhood that does not fit memory, by what a small batch keeps for its backward pass."""
     needed = frontiers(reach.graph, seeds, reach.hops)
     vertices = sum(len(rows) for rows in needed[0].values())
     edges = 0
@@ -101,10 +96,7 @@ def _kept_bytes(session: Session, planned: Planned) -> tuple[float, float]:
     """Bytes that the module keeps for its backward pass, per vertex and per edge, measured on a small batch."""
     few = planned._replace(seeds=planned.seeds[:_TRIED])
     batch: Any = session.execution.sample(few)
-    batch.blocks = session.inputs.edges.attached(batch.blocks)
-    if session.inputs.device.type == "cuda":
-        batch.blocks = [on_device(block, session.inputs.device) for block in batch.blocks]
-    batch.features = _stored_features(session, batch)
+    _place(session, batch)
     x = session.inputs.complete(batch)
     weights = {tensor.data_ptr() for tensor in session.learned.parameters()}
     kept: dict[int, Tensor] = {}
@@ -119,7 +111,7 @@ def _kept_bytes(session: Session, planned: Planned) -> tuple[float, float]:
         session.encode(batch, x)
     for name, values in session.model.named_buffers():
         values.copy_(buffers[name])
-    lists = [pairs.shape[1] for pairs in _pairs(batch)]
+    lists = [pairs.shape[1] for pairs in merged_relations(batch.blocks).values()]
     of_edges = sum(tensor.nbytes for tensor in kept.values() if set(lists) & set(tensor.shape))
     # The inputs exist twice: a module gets a copy of its rows, which it may change.
     of_vertices = (
@@ -128,11 +120,8 @@ def _kept_bytes(session: Session, planned: Planned) -> tuple[float, float]:
     return of_vertices / sum(map(len, batch.vertices.values())), of_edges / max(1, sum(lists)) + _INDEX_BYTES
 
 
-def _pairs(batch: MiniBatch) -> list[Tensor]:
-    """The edges that the module is given, by relation."""
-    return list(merged_relations(batch.blocks).values())
-
-
-def _stored_features(session: Session, batch: MiniBatch) -> dict[str, Tensor]:
-    tables = session.inputs.tables
-    return {name: session.inputs.pull(name, ids) for name, ids in batch.vertices.items() if name not in tables}
+def _place(session: Session, batch: MiniBatch) -> None:
+    """Put a batch's blocks, with what its edges carry, and its stored features where the model is computed."""
+    inputs = session.inputs
+    batch.blocks = [block_on(block, inputs.device) for block in inputs.edges.attached(batch.blocks)]
+    batch.features = {name: inputs.pull(name, ids) for name, ids in batch.vertices.items() if name not in inputs.tables}

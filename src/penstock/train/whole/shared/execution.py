@@ -42,7 +42,7 @@ _MOST = 32
 _GAIN = 0.1
 """The share of a step that several bins must save."""
 _NUMBER = 4
-"""Bytes of a value."""
+"""Bytes of a value in a row that is sent."""
 _BACKWARD = 2
 """A backward pass takes about this many times as long as the forward pass."""
 
@@ -63,7 +63,7 @@ class Rates(NamedTuple):
 
 
 RATES = {"cpu": Rates(4e9, 2e10, 3e-3, 6e-4, 1e9), "cuda": Rates(3e11, 1e13, 6e-4, 4e-4, 1e9)}
-"""By type of device."""
+"""Rates by type of device, of common machines."""
 
 
 def bins_by_cost(
@@ -90,9 +90,7 @@ def bins_by_cost(
 
 
 def best_number(forward_s: float, backward_s: float, one_way_s: float, bin_s: float) -> int:
-    """The best number of bins, given the compute seconds of both passes, the message seconds of each, and the overhead
-    of one bin of every layer.
-    """
+    """The best number of bins, by seconds of both passes, of messages, and of one bin of every layer."""
     overlapping = min(forward_s, one_way_s) + min(backward_s, one_way_s)
     whole = forward_s + backward_s + 2 * one_way_s
 
@@ -182,9 +180,7 @@ def _read_by(cut: CutLists, number: int, rows: Rows) -> Rows:
 
 
 def _missing(cut: CutLists, rank: int, number: int, kind: str, vertices: Array, known: Rows) -> Array:
-    """For each of some vertices, the number of rows that a layer reads for it and that are neither own nor known,
-    including its own row of the level below.
-    """
+    """For each vertex, the rows that a layer reads for it and that are not here, its own included."""
     counts = [np.empty(0, np.int64)]
     for batch in batches_of(cut, number, kind, vertices):
         block = batch.blocks[0]
@@ -200,9 +196,7 @@ def _missing(cut: CutLists, rank: int, number: int, kind: str, vertices: Array, 
 
 
 _SHARE = 0.6
-"""The share of a machine's total memory that its workers plan with: free memory differs from start to start, and bins
-must not.
-"""
+"""The share of a machine's memory that its workers plan with: bins must not depend on what is free."""
 _ITEM = {"float32": 4, "bfloat16": 2}
 
 
@@ -283,9 +277,7 @@ class SharedWholeExecution(SharedExecution):
         return cheaper_than(bandwidth, max(inputs.widths.values()), job.hidden, constant, learned, measured)
 
     def _readable(self, planned: Planned) -> Rows:
-        """Original numbers of this worker's vertices whose rows the losses of a step may read,
-        ascending by node type.
-        """
+        """This worker's vertices that a step's losses may read: original numbers, ascending, by type."""
         cut, found = self._workers.cut, {}
         for kind, vertices in self._session.task.readable(planned.seeds).items():
             found[kind] = vertices[cut.ranks(kind, cut.numbers(kind, vertices)) == self._workers.rank]

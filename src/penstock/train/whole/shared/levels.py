@@ -64,10 +64,7 @@ def ranks_wanted(cut: CutLists, number: int, rows: Rows, halo: Rows) -> Rows:
 
 
 def in_wanted_order(own: Array, places: Array, asked: Sequence[tuple[Array, Array]]) -> Array:
-    """The vertices that other workers ask for, each once, ordered by the least rank that comes with them.
-
-    `own` are all of this worker's vertices, ascending, and `places` orders vertices of the same rank.
-    """
+    """The vertices that others ask for, each once, by least rank, then by `places` among all `own`."""
     vertices, ranks = (np.concatenate(each) for each in zip(*asked, strict=True))
     by_rank = np.argsort(ranks, kind="stable")
     found, first = np.unique(vertices[by_rank], return_index=True)
@@ -152,9 +149,7 @@ def _edges(cut: CutLists, rank: int, own: Rows, starts: dict[str, int], rows: Ro
 
 
 Replicate = Callable[[int, Rows, Rows], Rows]
-"""(level, other workers' vertices that are read here, own vertices that are) -> by node type, a mask of the others'
-vertices to compute here.
-"""
+"""(level, others' vertices that are read, own ones) -> by type, which of the others' to compute here."""
 
 
 @dataclass(eq=False)
@@ -162,9 +157,7 @@ class LevelRows:
     """One level's rows on one worker, by node type."""
 
     computed: Rows
-    """Vertices whose rows this worker computes: first those that others read, by priority, then the rest in
-    breadth-first order.
-    """
+    """Vertices that are computed here: those that others read by priority, then the rest by search."""
     loads: Rows
     """The load of each: one plus the number of edges that it reads."""
     replicated: int = 0

@@ -58,7 +58,7 @@ class AskedSums(NamedTuple):
 
     @classmethod
     def of_lists(cls, lists: Sequence[Array]) -> "AskedSums":
-        """The inverse of `as_lists`."""
+        """The sums in the lists that `as_lists` made."""
         numbers, lengths, sources, bits = lists
         return cls(numbers, lengths, sources, np.ascontiguousarray(bits).view(np.float64))
 
@@ -93,9 +93,7 @@ def sum_keys(cut: CutLists, senders: Array, relations: Array | int, targets: Arr
 
 
 def sum_readers(cut: CutLists, read: ReadSums, vertices: Array) -> dict[str, tuple[Array, Array]]:
-    """The sums among a level's rows of one type, and their only readers: by the readers' type,
-    positions and vertices.
-    """
+    """By their readers' type, the sums among a level's rows of one type: positions and readers."""
     places = np.flatnonzero(vertices < 0)
     keys = read.keys[-1 - vertices[places]]
     relations, found = keys // _SPAN % len(cut.relations), dict[str, tuple[Array, Array]]()

@@ -136,10 +136,7 @@ class LossPass:
         return float(self._loss.detach())
 
     def backward(self, gradients: list[LevelGradients]) -> None:
-        """Add gradients of the levels' rows and of the task's head, including those that others' losses return.
-
-        They are added in the order of ranks.
-        """
+        """Add gradients of the levels' rows and of the head in the order of ranks, others' losses included."""
         if self._loss is not None:
             self._loss.backward()  # type: ignore[no-untyped-call]
         for rank, places in self._elsewhere(self._rows.read):
@@ -265,9 +262,7 @@ class ArrivingGroup:
 
 
 class Contribution(LevelGradients):
-    """What one bin adds to the gradients of the level below and to those of the parameters, kept
-    until it may be added.
-    """
+    """A bin's additions to gradients of the level below and of parameters, kept until they may be added."""
 
     def __init__(self) -> None:
         self._added: list[tuple[str, Tensor | None, Tensor]] = []
@@ -327,9 +322,7 @@ class OrderedLayer:
 # The backward pass on one worker: bins as soon as the gradients of their rows have arrived, in fixed order of sums.
 
 _WORTH = 1 << 14
-"""Layers with at least this many values have their gradients summed separately; smaller ones would cost more as
-messages of their own.
-"""
+"""Layers with so many values sum their gradients separately; smaller messages would cost more."""
 
 
 class BackwardPass:
