@@ -41,7 +41,9 @@ AUTO_EPOCHS = 10
 AUTO_STEPS = 150
 """Steps that `auto` aims at: with 20 labels for each class the public graphs are learned in 20 to 130 steps of Adam."""
 _VISITS = 1_000_000_000
-"""Vertices and edges that all validations of a run with `auto` epochs may read together."""
+"""Upper bound on the vertices and edges read by all validations of a run with `auto` epochs, each of which reads the
+whole graph.
+"""
 _FEW = 50
 """With fewer steps hardly any model has learned."""
 
@@ -194,7 +196,9 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
 
 
 def try_out(session: Session, with_loss: bool) -> None:
-    """Compute a small batch, and its loss if asked: mismatched shapes are reported before anything is written."""
+    """Compute one small batch, and its loss if asked, so that mismatched shapes are reported before anything is
+    written.
+    """
     if not with_loss and len(session.task.items) == 0:
         return
     schedule = Schedule(session.task.items, min(_TRIED, session.task.batch_size), session.job.draw_seed)

@@ -89,7 +89,9 @@ class DeviceFull(PenstockError):  # noqa: N818
 
 @contextmanager
 def device_memory(where: Callable[[], str], mend: str) -> Iterator[None]:
-    """Turn the device's out-of-memory errors into a sentence with the place (`where`) and the remedy `mend`."""
+    """Turn out-of-memory errors of the device into one sentence, with the place (`where`, called then) and the remedy
+    `mend`.
+    """
     try:
         yield
     except (torch.OutOfMemoryError, StageError) as error:

@@ -50,7 +50,9 @@ class ExecutionMode:
     among_workers: bool = False
     """Whether it is for sessions that several workers share."""
     samplers: Callable[[SamplerEntry], bool] | None = None
-    """Whether only this mode may execute a sampler; None: it executes those that no mode claims."""
+    """Whether only this mode, of those that fit a session, executes a sampler; None: it executes those that no other
+    mode claims.
+    """
     places_itself: bool = False
     """Whether it copies to the device by itself what it needs there, so that no graph is placed before."""
     reads_rows_once: bool = False

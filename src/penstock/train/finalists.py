@@ -68,7 +68,9 @@ class OpenField:
 # The predicted seconds of a session's batches under each finalist.
 
 _FAR = 1.6
-"""A finalist predicted to take so many times as long is not timed: predictions were off by up to 1.6."""
+"""A finalist predicted to take this many times as long as the fastest is not timed. The worst predictions were off by
+up to 1.6.
+"""
 FAR_CAPTURED = 4.0
 """The same for captured steps whose slots the host fills: its threads were up to three times as fast as predicted."""
 _MOST = 3
@@ -99,7 +101,9 @@ class PredictedSteps:
         features: Features = "host",
         cache_rows: int = 0,
     ) -> float | None:
-        """Predicted seconds of a batch with features in a place; None where an operator is unknown."""
+        """Predicted seconds of a batch with features in a place; None where the cost model does not
+        know all operators.
+        """
         if self._kind is None:
             return None
         job = self._session.job
@@ -177,7 +181,9 @@ def seconds_of_batches(session: Session, batches: int, clock: Clock = time.perf_
 
 
 def _fastest_burst(session: Session, schedule: Schedule, batches: int, clock: Clock) -> float:
-    """Mean seconds of a batch in the fastest burst after the first: others may try slower shares."""
+    """Mean seconds of a batch in the fastest burst after the first; other bursts may try slower shares of host and
+    device.
+    """
 
     def pause(position: Position) -> int:
         return min(BURST, schedule.batches - position.batch)
@@ -210,7 +216,9 @@ def _first_layer_is_open(session: Session) -> bool:
 
 
 def _others(session: Session) -> list[FirstLayerWay]:
-    """The ways that can replace `auto`: with the same bits on the host, or the host's beside a GPU."""
+    """The ways that can replace `auto`: on the host those that give the same bits, beside a GPU those in which the host
+    reads.
+    """
     placed, on_host = session.placed, session.inputs.device.type == "cpu"
     if placed is not None and placed.is_captured:
         # Triton is imported where there is a device for it.

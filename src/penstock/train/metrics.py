@@ -104,7 +104,9 @@ def roc_auc(outputs: Any, labels: Any) -> float:
 
 
 def average_precision(outputs: Any, labels: Any) -> float:
-    """The mean precision at every positive row, equal scores together; classes and columns as in `roc_auc`."""
+    """The mean precision at every positive row; rows with equal scores count together. Several classes or columns as in
+    `roc_auc`.
+    """
     return _macro(_precision, *checked(outputs, labels, "average-precision"), "average-precision")
 
 

@@ -82,7 +82,9 @@ def _counts_on_host(kind: Any) -> bool:
 
 
 def keep_ways(optimiser: torch.optim.Optimizer, state: Any) -> None:
-    """Keep this optimiser's settings (fused, capturable) when another device's state is loaded."""
+    """Keep this optimiser's own settings (fused, capturable) when a state is loaded that was stored
+    on another device.
+    """
     for own, stored in zip(optimiser.param_groups, state["param_groups"], strict=False):
         stored.update({name: own[name] for name in ("fused", "capturable", "foreach") if name in own})
 
@@ -106,7 +108,9 @@ def _fits(value: torch.Tensor, parameter: torch.Tensor) -> bool:
 
 
 def rates_on_device(optimiser: torch.optim.Optimizer, device: torch.device) -> None:
-    """Store rates as tensors on a GPU if steps can be captured; again after a checkpoint is loaded."""
+    """Store learning rates as tensors on a GPU, if the optimiser's steps can be captured; repeated after a checkpoint
+    is loaded.
+    """
     for group in optimiser.param_groups:
         is_there = isinstance(group["lr"], torch.Tensor) and group["lr"].device.type == device.type
         if is_gpu(device) and not is_there and (group.get("fused") or group.get("capturable")):

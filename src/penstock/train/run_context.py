@@ -30,7 +30,9 @@ from penstock.train.job import Job
 
 @contextmanager
 def run_context(job: Job) -> Iterator[None]:
-    """Set the job's threads and precision, and restore them and torch's generators: notebooks are unaffected."""
+    """Set the job's threads and precision, and restore them and torch's generators afterwards, so that a notebook is
+    unaffected.
+    """
     threads, before = job.threads or default_threads(), torch.get_num_threads()
     device = chosen_device(job.device)
     with _process.changed:

@@ -157,7 +157,9 @@ def own_metric(name: str, functions: UserFunctions) -> Metric | None:
 
 
 def without_given_metric(job: Job, known: object, functions: Iterable[str]) -> Job:
-    """The job of a run, with the task's own metric where its metric was an object that is not given."""
+    """The job of a run that is used without the metric object that it was evaluated by: the task's
+    own metric is used.
+    """
     before = known.get("metrics", []) if isinstance(known, dict) else []
     return job.model_copy(update={"metric": "auto"}) if job.metric in set(before) - set(functions) else job
 

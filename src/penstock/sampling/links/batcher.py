@@ -110,7 +110,9 @@ class EdgeBatch:
         return rows, columns, labels
 
     def ranking(self) -> tuple[Array, Array, Array]:
-        """(source rows, destination rows, which count), each [positives, 1 + k]; column 0 is the positive."""
+        """(source rows, destination rows, mask of what counts), each [positives, 1 + k] with the
+        positive in column 0.
+        """
         groups = np.arange(len(self)) // self.group
         other_destinations, other_sources = self.negative_destination_rows[groups], self.negative_source_rows[groups]
         own_source, own_destination = self.source_rows[:, None], self.destination_rows[:, None]

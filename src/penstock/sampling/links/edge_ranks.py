@@ -62,7 +62,9 @@ def ranks(
 
 
 def ranks_of_scores(positive: Array, negative: Array, counts: Array | None = None) -> Array:
-    """Ranks of scores [m] among negatives [m, k], or [k] shared by all; `counts` masks negatives."""
+    """Ranks of scores [m] among negatives [m, k] of their own, or [k] shared by all; `counts` is a
+    mask of negatives.
+    """
     positive, negative = np.asarray(positive), np.asarray(negative)
     _refuse_nan(bool(np.isnan(positive).any() or np.isnan(negative).any()))
     if negative.ndim == 1:

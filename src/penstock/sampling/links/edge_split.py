@@ -66,7 +66,9 @@ def split_edges(
 def split_and_tell(
     graph: Graph, edge_type: EdgeType, ratios: tuple[float, float], seed: int
 ) -> tuple[Graph, dict[EdgeType, HeldOutRule]]:
-    """As `split_edges`, and by relation the rule for holders of parts of the graph."""
+    """As `split_edges`, and the rule by which edges are held out of each relation, for holders of
+    parts of the graph.
+    """
     reverse = checked_reverse(graph, edge_type, "auto")
     split, end = _split(graph, edge_type, ratios, seed, reverse)
     key = int(document_key(seed, "edge split"))
@@ -221,7 +223,9 @@ def _draw_pairs(
 
 @njit(nogil=True, cache=True, writes=("named",))
 def _mark_named(indptr: Array, indices: Array, unordered: bool, named: Array) -> None:
-    """Mark one edge of each pair: the first of parallel ones and, if `unordered`, that from the lower number."""
+    """Mark the edges that represent their pair: the first of parallel ones and, if `unordered`, of both directions the
+    one from the lower number (or the only one).
+    """
     nothing = np.empty(0, np.int64)
     for row in range(indptr.shape[0] - 1):
         for k in range(indptr[row], indptr[row + 1]):

@@ -23,7 +23,9 @@ Reverse = Literal["auto", "none", "same"] | EdgeType
 
 
 def find_reverse(graph: Graph, edge_type: EdgeType) -> Reverse:
-    """`same` if the relation holds every edge's reverse, else its exact reverse, else `none`."""
+    """`same` if every edge has its reverse in the relation, else the edge type that is the exact
+    reverse, else `none`.
+    """
     check_graph(graph)
     check_order(graph, edge_type)
     source, _, destination = edge_type

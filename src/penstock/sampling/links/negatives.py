@@ -100,7 +100,8 @@ _LONG = 8
 
 
 def mask_true_edges(known: KnownEdges, positives: Positives, end: End, vertices: Array, group: int, mask: Array) -> int:
-    """Set `mask` to False where `vertices` at `end` make true edges; returns how many were True before."""
+    """Set `mask` [positives, k] to False where `vertices` [groups, k] at `end` make true edges; returns how many were
+    True before."""
     at_destination = end == "destination"
     kept = _in_groups(positives.source if at_destination else positives.destination, group)
     owners, sought = (vertices, kept) if at_destination else (kept, vertices)

@@ -33,7 +33,9 @@ _PIECE = 1 << 22
 def parted_graph(
     partition: Partition, sampler: str, local: Mapping[int, OwnedPart], channels: Channels
 ) -> "PartedGraph":
-    """A partitioned graph as `sampler` sees it; `local` are this process's parts, `channels` lead to others."""
+    """A partitioned graph as `sampler` sees it; `local` are the parts in this process, `channels` leads to the others'
+    owners.
+    """
     readable = readable_parts(partition, local, channels)
     if len(readable.counts) != 1 or len(readable.relations) != 1:
         raise PenstockError(
@@ -137,7 +139,9 @@ class SharedSampler:
         self._every_row, self._every_input, self._edges = every_row, every_input, edges
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
-        """This worker's share of the batch of some different seeds or items, and the size of the whole."""
+        """This worker's share of the batch of some different seeds or items, with the number of the whole batch's
+        seeds.
+        """
         batch: MiniBatch = self._sampler.sample(seeds, key)
         if not self._edges:
             for block in batch.blocks:

@@ -94,7 +94,9 @@ class EdgesRequest(DegreesRequest):
 
 
 class HeldOutRequest(RelationRequest):
-    """Asks for the names of fields and held-out pairs and one field's words; with `pairs`, also for these."""
+    """Asks for the names of fields and of held-out pairs, and the words of one field; with `pairs`, for these and their
+    old positions.
+    """
 
     label: Name
     pairs: bool

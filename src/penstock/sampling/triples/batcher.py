@@ -20,7 +20,9 @@ from penstock.sampling.triples.triple_set import Entities, KnownTriples, Triples
 # Entities that replace an end of true triples, drawn by hash: uniformly, or by a power of their degree.
 
 _LOOKED_UP = 16
-"""True entities up to so many times what was drawn are looked up there; else the reverse."""
+"""A list of true entities up to this many times as long as what was drawn is looked up there,
+rather than the reverse.
+"""
 
 
 class DrawnEntities(NamedTuple):
@@ -50,7 +52,9 @@ class TripleNegatives:
     def draw(
         self, triples: Triples, end: End, entities: Entities, known: KnownTriples, weights: Array | None, key: np.uint64
     ) -> DrawnEntities:
-        """The entities that replace `end` of some triples; `weights` come from `weight_sums`."""
+        """The entities that replace `end` of some triples; `weights` are sums of entities' weights
+        (see `weight_sums`).
+        """
         low, high = entities.limits(triples.relation, end)
         other: End = "source" if end == "destination" else "destination"
         kept, own = triples.end(other), triples.end(end)
@@ -106,7 +110,9 @@ def weight_sums(triples: Triples, entities: Entities, power: float) -> Array | N
 
 
 def _masked_of_all(count: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array) -> Array:
-    """Ascending positions of [triples, entities] that are own ends, true, or of another type."""
+    """Positions of [triples, entities] that do not count, ascending: own ends, true triples,
+    entities of another type.
+    """
     most = len(own) + int((last - first).sum() + low.sum() + (count - high).sum())
     masked = np.empty(most, np.int64)
     return masked[: _places_of_all(count, low, high, own, first, last, others, masked)]

@@ -1,4 +1,6 @@
-"""Callbacks: objects that a run calls after each epoch, and that may end it; `loggers` come with Penstock."""
+"""Callbacks: objects that a run calls after each epoch, and that may end it. `loggers` has those that come with
+Penstock.
+"""
 
 from typing import TYPE_CHECKING, Any
 

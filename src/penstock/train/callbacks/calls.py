@@ -95,7 +95,9 @@ class Callbacks:
                     made.on_end(result)
 
     def fail(self) -> None:
-        """Call `on_end(None)` after a failure; errors of callbacks are suppressed, so that the run's own is seen."""
+        """Call `on_end(None)` when the run has failed; errors of callbacks are suppressed, so that the run's own error
+        is seen.
+        """
         for _, made in self._made:
             if hasattr(made, "on_end"):
                 with suppress(Exception):

@@ -212,7 +212,9 @@ class Inputs:
         self.reader, self.carrier = reader, HostCarrier(self.sources, self.scale, reader, self.edges)
 
     def carry_edges(self, job: Job, graph: Graph, messages: Graph | None, own_module: bool) -> None:
-        """Set the edge fields that are read, as the job names them; batches are drawn from `messages`."""
+        """Set the edge fields that are read, as the job names them; `messages` is the graph that batches are drawn
+        from.
+        """
 
         def rows(drawn: Graph) -> EdgeRows:
             relations = {kind: edges.fields for kind, edges in drawn.edges.items()}
@@ -239,7 +241,9 @@ class Inputs:
         return all(bool(np.isfinite(table.rows).all()) for table in self.tables.values())
 
     def non_finite(self) -> str | None:
-        """A phrase that names stored features with NaN or infinity, or None; reads all of them, once."""
+        """A phrase that names stored features which are NaN or infinite; None if all are finite. Reads all of them,
+        once.
+        """
         for name, field in self.fields.items():
             if found := non_finite(self._nodes[name], name, field):
                 return str(found)
@@ -396,7 +400,9 @@ def _optimiser(count: int, job: Job) -> Optimiser:
 
 
 def types_with(field: str, known: Mapping[str, Iterable[str]]) -> set[str]:
-    """The types that have a field; an error where the user named the field and none has it."""
+    """The types that have a field, among those `known` by type. A field that the user named and no type has is an
+    error.
+    """
     having = {name for name, fields in known.items() if field in fields}
     if not having and field != DataOptions.model_fields["features"].default:
         others = sorted({each for fields in known.values() for each in fields})
@@ -411,7 +417,9 @@ def _on_host(ids: Any) -> Array:
 
 
 def _summed(ids: Array, gradients: Array) -> tuple[Array, Array]:
-    """Sum gradients to one per vertex: sampling by time gives a vertex a row in every tree that reads it."""
+    """Sum gradients to one per vertex: with sampling by time a vertex has a row in the tree of every seed that reads
+    it.
+    """
     first, total = _summed_in_place(ids, gradients)
     return ids[first], total
 

@@ -23,7 +23,9 @@ from penstock.train.job import Job
 
 @dataclass(frozen=True)
 class LearnedLabels:
-    """The labels of a node type, or of an edge type by its key; `classes` is 0 for numbers, else the width."""
+    """The labels of one node type, or of an edge type given by its key. `classes` is 0 for numbers, the width for
+    several labels.
+    """
 
     task: TaskName
     type: str
@@ -77,7 +79,9 @@ def check_learned(learned: LearnedLabels, options: Job) -> None:
 
 
 def recoded(labels: Array, words: list[str] | None, learned: LearnedLabels) -> tuple[Array, str | None]:
-    """A graph's labels in the run's codes (-1: unknown words), and why they cannot be used, or None."""
+    """A graph's labels in the run's codes, -1 where the run does not know the word; and why they cannot be used, or
+    None.
+    """
     field = f"Labels {learned.field!r}"
     if learned.classes == 0:
         return labels, None if labels.ndim == 1 else f"{field} are {labels.shape[1]} numbers, and the run learned one."
@@ -303,7 +307,9 @@ def in_any(splits: Sequence[Array]) -> Array:
 
 
 def _per_class(labels: Array, eligible: Array, sizes: tuple[int, ...], seed: int) -> dict[str, Array]:
-    """Random vertices of each class for training and validation, as many as given; the rest are for testing."""
+    """The given numbers of vertices per class for training and validation, in a random order by vertex; the rest is for
+    testing.
+    """
     draws = unit_draws(document_key(seed, "per-class"), len(labels))
     order = eligible[np.argsort(draws[eligible], kind="stable")]
     rank = np.empty(len(labels), np.int64)

@@ -87,7 +87,9 @@ def with_reverses(graph: Graph, time: str | None = None) -> Graph:
 
 
 def with_empty_relations(graph: Graph) -> Graph:
-    """A graph without relations, with an empty one for every node type: samplers iterate over relations."""
+    """A graph without relations, with an empty relation added for every node type, since samplers iterate over
+    relations.
+    """
     edges = {}
     for name, nodes in graph.nodes.items():
         indptr = np.zeros(nodes.count + 1, np.int64)

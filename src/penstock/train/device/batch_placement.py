@@ -45,7 +45,9 @@ from penstock.train.steps.runner import LaunchStream, runner_for
 
 
 class DrawnAhead:
-    """Draws batches on the device ahead of their use, equal to the host's (`pipeline.loader.AheadSampler`)."""
+    """Draws a loader's batches on the device ahead of their use (`pipeline.loader.AheadSampler`), equal to those of the
+    host.
+    """
 
     slots = 2
 
@@ -118,7 +120,9 @@ class DrawnAhead:
         return check_seeds(planned.seeds, count, self._node_type, np.dtype(np.int32))
 
     def _begin_again(self, needed: list[int]) -> None:
-        """Draw a batch that lacked room again with more, and those after it, which shared its table of places."""
+        """Draw again with more room a batch that lacked it, and the batches begun after it, which shared its table of
+        places.
+        """
         placed, waiting = self._placed, [planned for _, planned in self._begun]
         self._room = self._room.enlarged(needed, placed.largest_room(self._batch_size))
         self._make_slots()
@@ -253,7 +257,9 @@ class BatchParts:
 
 
 class ReservedMemory:
-    """The `MemoryModel` of a loader: a share of the device's memory is left for the user's model."""
+    """The `MemoryModel` of a loader: what the user's model takes is unknown, so a share of the device's memory is left
+    for it.
+    """
 
     method, untraced = "reserved", ""
 
@@ -286,7 +292,9 @@ class PlacedBatches:
     draw: Callable[[Planned], Batch]
     carrier: DeviceCarrier
     make_sampler: Callable[[threading.Event], DrawnAhead] | None
-    """Makes a sampler for the thread that computes; None where threads of the host draw or read rows ahead."""
+    """Makes a sampler that draws ahead in the thread that computes. None where the host draws batches or reads rows:
+    threads of the host do that ahead.
+    """
 
 
 def place_batches(parts: BatchParts, plan: BatchPlan, reserve: float, progress: Progress = SILENT) -> PlacedBatches:

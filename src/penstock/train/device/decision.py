@@ -272,7 +272,9 @@ def _with_fastest_place(draft: _Draft, model: CostModel, session: Session, memor
 
 
 def _with_predicted_steps(draft: _Draft, steps: PredictedExecution, session: Placeable, memory: MemoryModel) -> _Draft:
-    """Let the host draw, or launch steps one by one, where that is open and predicted to be faster."""
+    """Let the host draw, or launch steps one by one, where the job leaves that open and it is
+    predicted to be faster.
+    """
     job, fitted = draft.asked.job, draft.fitted
     if job.sample_on == "auto" and fitted.residence.topology != "host":
         compared = steps.drawn_by_host(fitted.residence, fitted.captured)
@@ -372,7 +374,9 @@ def _is_open(session: Session, residence: Residence) -> bool:
 
 
 def _fastest(model: CostModel, session: Session, residence: Residence) -> tuple[FeaturePlace, FeaturePlace]:
-    """The fastest place of features outside the device, and the usual one: pinned, with the largest cache."""
+    """The fastest place of features outside the device's memory, and the usual one: pinned, with as large a cache as
+    fits.
+    """
     drawn_by: Device = "cpu" if residence.topology == "host" or not model.knows("sample", "cuda") else "cuda"
     places: list[tuple[Features, int]] = [("pinned", residence.cache_rows), ("pinned", 0)]
     gathers = gathers_rows(session.job)

@@ -140,7 +140,9 @@ class DeviceSharedExecution(SharedExecution):
         return super().steps(schedule, start, pause, recorder)
 
     def inference(self) -> Inference:
-        """Exact inference by each worker alone where all have room on their devices, else by all together."""
+        """Exact inference by each worker alone where all have the graph and room on their devices, else by all
+        together.
+        """
         session = self._session
         found: Inference = self.group.inference(
             session, lambda plan: self._placed.whole_graph(plan, session.graph, session.job, session.inputs.scale)
@@ -177,7 +179,9 @@ class CapturedSharedExecution(DeviceSharedExecution):
 
 
 def engine_of(session: Session, placed: Placed, course: Course, update: Update, order: Order) -> Engine:
-    """The engine for batches in some order, drawn by the device where it has the lists, else by the host."""
+    """The engine for batches of vertices or edges in some order, drawn by the device where it has the lists,
+    else by the host.
+    """
     drawing: BatchDrawing = DeviceDrawing(course.schedule, placed)
     if placed.topology is None:
         needs_lists = placed.fill is None or placed.fill.numbers_rows

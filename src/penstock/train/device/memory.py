@@ -77,7 +77,9 @@ def tried_steps(session: Session, row_type: torch.dtype) -> StepMemory:
 
 
 def followed(tried: list[tuple[Load, float]], factor: float) -> StepMemory:
-    """Extrapolate the memory of tried steps, the smallest first, to a batch `factor` times as large."""
+    """Extrapolate the memory of tried steps, given from the smallest to the largest, to a batch `factor` times as
+    large.
+    """
     (small, little), (large, much) = tried[0], tried[-1]
     grown = _weighed(large) - _weighed(small)
     if grown > 0.1 * _weighed(large) and much > little:
@@ -145,14 +147,17 @@ many were missing in the predicted memory of captured steps on an H200, whatever
 _THREADS = 2
 """Threads of launched steps that multiply matrices: the caller's, and autograd's for the backward pass."""
 _ITEM_BYTES = 60
-"""Bytes of an epoch's item: name, number and label, before and after the shuffle, and its workspace."""
+"""Bytes for each item of an epoch: its name, number and label, before and after the shuffle, and the sort's workspace.
+"""
 _EDGE_BYTES = 4
 """Bytes for each edge of a block that is copied to the device; lists derived from it count as part of the step."""
 
 
 @dataclass(frozen=True)
 class Working:
-    """Bytes on the device beside topology and features, which reach the model as `row_type`."""
+    """Bytes of everything on the device except topology and features. `row_type` is the type in which features reach
+    the model.
+    """
 
     bytes: int
     row_type: torch.dtype
@@ -274,7 +279,9 @@ class Asked(NamedTuple):
     in_place: bool
     """Whether the first layer may read features directly in their table, without gathering them."""
     fills: bool
-    """Whether the host may fill captured steps' slots unasked; it may not for workers' shares."""
+    """Whether the host may fill the slots of captured steps although the job does not ask for it. It may not for
+    workers' shares.
+    """
     on_host: list[str]
     """The reasons why the host draws; empty where it does not."""
     unless_captured: list[str]
@@ -312,7 +319,9 @@ def fitting(session: Placeable, memory: MemoryModel, asked: Asked) -> Fitted:
 
 
 _MOST_CACHED = 0.8
-"""With at least this share of rows on the device, gathering the others on the host is not worth its cost."""
+"""If the device holds at least this share of the rows, gathering the few others on the host is not worth its cost per
+batch.
+"""
 
 
 def _fitting_with(session: Placeable, memory: MemoryModel, asked: Asked, gathers: bool) -> Fitted:
@@ -359,13 +368,17 @@ def _can_capture(asked: Asked, residence: Residence) -> bool:
 
 
 def gathers_rows(job: Job) -> bool:
-    """Whether the host may gather rows of pinned features: where the job asks for nothing else with them."""
+    """Whether the host may gather rows of pinned features: only where the job asks for nothing else to be done with
+    them.
+    """
     way = WAYS[job.first_layer]
     return "gathered" in job.row_paths and not way.on_host and not way.on_both
 
 
 def way_of(job: Job, features: Place) -> FirstLayerWay:
-    """How a device's steps read features; under `auto` the host gathers what only it can read."""
+    """How a device's steps read features that lie in a place: as the job says; under `auto` the host gathers what only
+    it can read.
+    """
     return WAYS["gather" if job.first_layer == "auto" and features == "host" else job.first_layer]
 
 

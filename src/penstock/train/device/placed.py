@@ -147,7 +147,9 @@ class Placed:
     divided: dict[str, DividedTable] = field(default_factory=dict)
     """Tables of which the host can gather some rows, whether it currently does or the device reads all of them."""
     fills: dict[tuple[str, bool], SlotFill | None] = field(default_factory=dict)
-    """Fills by `first_layer` and whether the host gathers: kept because each has measured its paths."""
+    """The fills made so far, by `first_layer` and whether the host gathers rows. They are kept because each has
+    measured its paths.
+    """
 
     @classmethod
     def of(cls, session: Placeable, decision: PlacementDecision) -> Self:
@@ -232,7 +234,9 @@ class Placed:
         )  # fmt: skip
 
     def slot_fill(self, learned: Mapping[str, Any], node_type: str) -> SlotFill:
-        """How captured steps' slots get their inputs, with `learned` tables and seeds of `node_type`."""
+        """How the slots of captured steps get their inputs; `learned` are tables of learned embeddings, and the seeds
+        are of `node_type`.
+        """
         if self.fill is not None:
             return self.fill
         if learned or len(self.tables) != 1:
@@ -306,11 +310,14 @@ def _rounded(use: PathUse) -> dict[str, Any]:
 Draw = Callable[[Planned], Batch]
 _TIMED = 4
 _WORTH = 0.2
-"""The host joins in drawing if it adds this share to the device's rate, by `_TIMED` batches."""
+"""The host joins in drawing if it adds at least this share to the device's rate, by `_TIMED` batches without the first.
+"""
 
 
 def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan) -> tuple[Draw, str]:
-    """A function that draws a job's batches on the device, and the reason, where that was measured."""
+    """A function that draws a job's batches where the device can read the lists; and the reason,
+    where it was measured.
+    """
     sampler = device_sampler(placed, getattr(task, "node_type", "node"))
 
     def on_device(planned: Planned) -> Batch:

@@ -222,7 +222,9 @@ def _put_features(
 
 
 def _hottest(placed: Placed, job: Job, graph: Graph, schedule: BatchPlan, rows: int) -> Tensor:
-    """The rows that are read most: counted in batches drawn ahead, or estimated by how many lists have them."""
+    """The rows that are read most: counted in some batches drawn ahead, or estimated by how many
+    lists a vertex is in.
+    """
     if is_traced():
         return torch.arange(rows)
     if job.placed.cache_by == "degree" or placed.topology is None or placed.program.stages:

@@ -98,7 +98,9 @@ def _decided(session: Session, schedule: Schedule, failed: Sequence[str] = ()) -
 
 
 def other_ways(session: Session, placed: Placed) -> list[FirstLayerWay]:
-    """The ways that captured steps could use instead of `auto` and that fit the device."""
+    """The ways that captured steps of a session could use instead of `auto`, without those that do
+    not fit the device.
+    """
     features = placed.decision.residence.features
     return [
         way

@@ -208,7 +208,9 @@ class _Operations(TorchDispatchMode):
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Watch what a user's module computes, and what follows it, such as the loss."""
+        """Watch what a module of the user's computes within the context, and what follows it, such as the loss; what
+        comes before is the library's.
+        """
         users = getattr(model, "module", None)
 
         def begin(*_: object) -> None:

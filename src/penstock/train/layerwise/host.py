@@ -34,7 +34,9 @@ _ANY = BatchKey(0, 0, 0)
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """The relations that inference reads at each hop from the seeds; `clock` has vertices' times as seeds."""
+    """The relations that inference reads: `hops[h]` those of hop h from the seeds; `clock` gives vertices' times as
+    seeds.
+    """
 
     graph: Graph
     hops: list[list[EdgeType]]
@@ -238,7 +240,9 @@ class HostPlan(AlonePlan):
         return self._growing.over(Chunk(node_type, rows, 0, times), self._reach.sampler(self._reach.hops))
 
     def neighbourhood(self, node_type: str, rows: Array, times: Array | None = None) -> Sampled:
-        """The whole neighbourhoods of some vertices as one chunk, whatever its size; a time for each row."""
+        """The whole neighbourhoods of some vertices as one chunk, whatever its size; `times` has one entry for each
+        row.
+        """
         chunk = Chunk(node_type, rows, 0, None if times is None else times[: len(rows)])
         return self._reach.sampler(self._reach.hops)(chunk)
 

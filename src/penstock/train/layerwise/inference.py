@@ -50,7 +50,9 @@ class ChunkPass(NamedTuple):
 
 
 class LayerEngine:
-    """Computes a model's layers one at a time. `typed`: rows are by node type. `edges` reads edge fields."""
+    """Computes one layer of a model at a time. `typed`: rows are dictionaries by node type. `edges`
+    reads edge fields.
+    """
 
     def __init__(
         self, model: torch.nn.Module, device: torch.device, typed: bool, edges: EdgeRows = NO_EDGE_ROWS

@@ -175,7 +175,9 @@ class HostLevel:
 
 
 def rows_in_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path, what: str, mend: str) -> Array:
-    """An array in a temporary file, deleted with its last reference; `what` and `mend` are for the error."""
+    """An array in a temporary file, deleted with the last reference. `what` and `mend` complete the error if it cannot
+    be made.
+    """
     size = shape[0] * shape[1] * dtype.itemsize
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".level-") as file:
@@ -193,7 +195,9 @@ def rows_in_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path, wha
 
 
 class LayerPlan(Protocol):
-    """Which chunks a process computes, where rows between layers are kept, and where processes wait."""
+    """Which chunks this process computes, where the rows between two layers are kept, and where processes wait for each
+    other.
+    """
 
     @property
     def by_layers(self) -> bool:
@@ -203,7 +207,9 @@ class LayerPlan(Protocol):
         """A context around everything that is computed for one request of outputs."""
 
     def start(self, wanted: dict[str, Array], computed: int, layers: int) -> int:
-        """Prepare `computed` of a model's `layers`; returns how many vertices are computed here."""
+        """Called before the first of `computed` layers, of a model with `layers`; returns how many vertices are
+        computed here.
+        """
 
     def first(self, node_type: str, ids: Array) -> Any:
         """The rows that the first layer reads of some vertices."""

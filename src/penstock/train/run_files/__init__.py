@@ -1,1 +1,2 @@
-"""The files of a run: folder, checkpoints, metrics, events, and tables of what a model gives."""
+"""The files of a run: its folder, checkpoints, metrics and events, and tables of what a model gives. They import
+nothing of training but the job."""

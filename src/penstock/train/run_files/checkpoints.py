@@ -134,7 +134,9 @@ def _encode_tensor(value: torch.Tensor, arrays: dict[str, Array]) -> dict[str, s
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """The members by name, together at most as large as the file: that bounds the memory of reading."""
+    """The members by name. Together they are at most as large as the file, which bounds the memory
+    that reading takes.
+    """
     members = {info.filename: info for info in archive.infolist()}
     if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
         raise ValueError("a member is compressed, and checkpoints are not")

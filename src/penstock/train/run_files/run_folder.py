@@ -172,7 +172,9 @@ class RunFolder:
         return folder
 
     def job(self) -> Job:
-        """The job as it was run; a field that is missing did not exist then, and gets that release's behaviour."""
+        """The job as it was run. Every field is recorded: a missing one did not exist in that release, and gets its
+        behaviour.
+        """
         fields = read_yaml(self.path / JOB, "the run's job")
         return stored_job({**_BEFORE, **fields, **read_decided(self.path)}, str(self.path / JOB))
 

@@ -137,7 +137,9 @@ _REPORTED = {"classes": ("accuracy", "macro-f1", "micro-f1"), "numbers": ("mae",
 
 
 class EdgeTask(DrawnEdges):
-    """Learns a field of edges, in training from neighbourhoods without the edge itself."""
+    """Learns a field of one relation's edges. In training an edge is left out of the neighbourhood it is predicted
+    from.
+    """
 
     def __init__(
         self,
@@ -149,7 +151,9 @@ class EdgeTask(DrawnEdges):
         functions: UserFunctions = NO_FUNCTIONS,
         times: EdgeTimes | None = None,
     ) -> None:
-        """`share`: this worker's edges of a batch; `times`, where edges are sampled by time."""
+        """`share`, where several workers train: this one's edges of a batch; `times`, where edges
+        are sampled by time.
+        """
         self._graph, self._data, self._batches, self._share, self.times = graph, data, batches, share, times
         self.name, self.facts, self._kind = data.task, TASK_FACTS[data.task], data.edge_type
         self.edge_type = data.edge_type

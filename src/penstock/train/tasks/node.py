@@ -96,7 +96,9 @@ class NodeTask:
         return self._typed(self._data.labels[vertices])
 
     def known_label(self, vertex: int) -> Any:
-        """A vertex's label as the user knows it: a class, the labels' numbers, or a number; None without one."""
+        """A vertex's own label as the user knows it: a class, the numbers of its labels, or a
+        number; None without one.
+        """
         if self._data.problem is not None or vertex >= len(self._data.labels):
             return None
         value = np.asarray(self.labels_of(np.array([vertex])))[0]

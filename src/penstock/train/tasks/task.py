@@ -68,7 +68,9 @@ class Task(SeedSource, Protocol):
 
     @property
     def head(self) -> torch.nn.Module | None:
-        """A module learned with the model that turns its outputs into scores; None where outputs are the answer."""
+        """A module that is learned with the model and turns its outputs into scores; None where
+        outputs are the answer.
+        """
 
     @property
     def learned(self) -> LearnedLabels:
@@ -120,7 +122,8 @@ class Task(SeedSource, Protocol):
 
 
 Make = Callable[[str, Graph, Job, LearnedLabels | None, str, UserFunctions], tuple[Task, Graph]]
-"""(name, graph, job, learned labels, split, the user's functions) -> the task and its graph."""
+"""(name, graph, job, labels that were learned, split, functions of the user's) -> the task and its graph; see
+`tasks.make_task`."""
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,9 @@ class TripleTask:
         return torch.cat(found) if found else torch.zeros(0, self.out, device=near.device, requires_grad=True)
 
     def _against(self, queries: torch.Tensor, rows: torch.Tensor, drawn: dict[str, Any], group: int) -> torch.Tensor:
-        """Scores [triples, k] of queries with their groups' entities; minus infinity does not count."""
+        """Scores [triples, k] of queries with the entities drawn for each group of them; minus
+        infinity does not count.
+        """
         groups, k = drawn["rows"].shape if "rows" in drawn else (1, len(rows))
         missing = groups * group - len(queries)
         if missing:

@@ -108,7 +108,9 @@ _ARRAYS = 6
 
 
 def whole_on_device(session: Session) -> Callable[[HostPlan], LayerPlan | None]:
-    """Makes inference's plan on the device; None where the graph must be read from the host."""
+    """A function that makes the inference's plan on the device; it returns None where the graph must be read from the
+    host.
+    """
     device, job, graph = session.inputs.device, session.job, session.graph
     carried = session.list_weight is not None or bool(session.inputs.exact_edges)
     if not graph.is_homogeneous or session.inputs.tables or carried or graph.num_edges >= 1 << 31:

@@ -245,7 +245,9 @@ class WholeExecution(LoadedExecution):
             self._prepared.append(PreparedStep(session, plan, decision, planned))
 
     def _place_features(self, decision: Decision) -> None:
-        """Put features on the device where they fit beside the step: bins that are recomputed read them often."""
+        """Put the features on the device where they fit next to the step: bins that are computed
+        again read them often.
+        """
         # Imported here, because Triton is only needed with a device.
         from penstock.store.device.copies import to_device
         from penstock.store.device.tables import ResidentTable

@@ -187,7 +187,9 @@ class RowsInPlace:
 
 
 def read_in_place(session: Session, bins: Sequence[Any], out: int) -> None:
-    """Have a layer's bins (`PreparedBin`), `out` wide, read rows in place if that is predicted to be cheaper."""
+    """Have the bins (`PreparedBin`) of a layer after the first, of width `out`, read rows in place, if that is
+    predicted to be cheaper.
+    """
     what, width = _aggregated_in_place(session), session.job.hidden
     if what is None or not bins or not is_cheaper_in_place(session, [each.block for each in bins], width, out):
         return

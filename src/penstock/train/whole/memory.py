@@ -172,7 +172,9 @@ def step_bytes(sizes: Sequence[LayerSize], bins: int, keep: str, item: int, reta
 
 
 def _bin_bytes(size: LayerSize, bins: int, number: int) -> int:
-    """One bin's inputs, gradients and outputs; a bin reads the whole level below unless it is small."""
+    """One bin's inputs with their gradients, and its outputs. A bin reads all rows of the level below unless it is
+    small.
+    """
     read = min(size.inputs, (size.rows + size.edges) // bins + 1)
     inputs = 0 if bins == 1 and number > 0 else 4 * read * size.width_in
     # The first layer's inputs have no gradients, and its aggregates are kept.

@@ -46,7 +46,9 @@ class LayerNorms:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """A context for a pass over all bins that collects statistics; at its end running ones are updated."""
+        """A context for a pass over all bins that collects statistics without normalising; at its end running
+        statistics are updated.
+        """
         with self._during("measure"):
             yield
         if self._add is not None:
@@ -67,7 +69,9 @@ class LayerNorms:
 
     @contextmanager
     def summing(self) -> Iterator[None]:
-        """A context for a pass over all bins that collects the sums for gradients through the statistics."""
+        """A context for a forward and backward pass over all bins that collects the sums for gradients through the
+        statistics.
+        """
         with self._during("sum"):
             yield
         if self._add is not None:

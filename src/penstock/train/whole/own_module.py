@@ -73,7 +73,9 @@ def _rows_at(out: Any, places: dict[str, Tensor | None]) -> Any:
 
 
 def _require_room(session: Session, reach: Reach, seeds: dict[str, Array], planned: Planned) -> None:
-    """Refuse a neighbourhood that does not fit memory, by what a small batch keeps for its backward pass."""
+    """Refuse a neighbourhood that does not fit memory, estimated from what a small batch keeps for
+    its backward pass.
+    """
     needed = frontiers(reach.graph, seeds, reach.hops)
     vertices = sum(len(rows) for rows in needed[0].values())
     edges = 0

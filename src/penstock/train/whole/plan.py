@@ -224,7 +224,9 @@ def vertices_by_level(reach: Reach, layers: int, wanted: Rows, all_vertices: boo
 
 
 def _prefixes(count: int, levels: Sequence[Array]) -> Array:
-    """Vertices in an order of which every level is a prefix; `levels` are nested, the smallest first."""
+    """Vertices in an order of which every level is a prefix, given nested levels, the smallest first; ascending within
+    what each adds.
+    """
     known = np.zeros(count, np.bool_)
     found = []
     for rows in levels:

@@ -37,7 +37,9 @@ class ExampleSource:
     def __init__(
         self, session: Session, planned: Planned, order: dict[str, Array], counts: list[dict[str, int]]
     ) -> None:
-        """`order` are the computed vertices by type, `counts` their numbers in levels that the loss reads."""
+        """`order` are the computed vertices by node type, `counts` how many of them are in each level that the loss
+        reads.
+        """
         self._session, self._planned, self._order, self._counts = session, planned, order, counts
         self._fixed: Examples | None = None
         self._known: dict[str, Array] = {}

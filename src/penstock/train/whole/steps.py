@@ -199,7 +199,9 @@ class LayerPasses:
     def forward(
         self, number: int, work: PreparedBin, x: dict[str, Any], level: KeptLevel, with_gradients: bool
     ) -> BinPass | None:
-        """Compute a bin and store its rows; returns what a backward pass needs, where that is to be kept."""
+        """Compute a bin and store its rows in the level; returns what a backward pass needs, where
+        that is to be kept.
+        """
         with torch.set_grad_enabled(with_gradients):
             out = self.compute(number, work, x)
         for name, rows in out.items():

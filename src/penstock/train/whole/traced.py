@@ -31,7 +31,9 @@ from penstock.train.whole.steps import RepeatedWork, StepPasses, WholeStep, is_c
 _TRACED = 2
 """Bins of a layer that are traced: they are computed one after the other, and keep next to nothing."""
 _STEPS = 2
-"""The first step allocates what later ones keep: aggregates, transposed lists, the optimiser's state."""
+"""Two steps are traced, as the first allocates what later ones keep: constant aggregates, transposed lists, the
+optimiser's state.
+"""
 
 
 class StepSizes(NamedTuple):

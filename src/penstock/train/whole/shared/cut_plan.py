@@ -245,7 +245,9 @@ def _soonest_order(level: CutLevel, bins: Sequence[CutBin]) -> list[int]:
 
 
 def _last_readers(level: CutLevel, bins: Sequence[CutBin], order: Sequence[int]) -> Rows:
-    """For every row of a level, the last bin that adds to its gradient; the order's last if none does."""
+    """For every row of a level, the last bin in the order that adds to its gradient; a row that no bin reads has the
+    order's last bin.
+    """
     end = order[-1] if order else 0
     found = {kind: np.full(len(ids), end, np.int64) for kind, ids in level.vertices.items()}
     for place in order if bins else ():

@@ -90,7 +90,9 @@ def bins_by_cost(
 
 
 def best_number(forward_s: float, backward_s: float, one_way_s: float, bin_s: float) -> int:
-    """The best number of bins, by seconds of both passes, of messages, and of one bin of every layer."""
+    """The best number of bins, given the compute seconds of both passes, the message seconds of each, and the overhead
+    of one bin of every layer.
+    """
     overlapping = min(forward_s, one_way_s) + min(backward_s, one_way_s)
     whole = forward_s + backward_s + 2 * one_way_s
 
@@ -180,7 +182,9 @@ def _read_by(cut: CutLists, number: int, rows: Rows) -> Rows:
 
 
 def _missing(cut: CutLists, rank: int, number: int, kind: str, vertices: Array, known: Rows) -> Array:
-    """For each vertex, the rows that a layer reads for it and that are not here, its own included."""
+    """For each of some vertices, the number of rows that a layer reads for it and that are neither own nor known,
+    including its own row of the level below.
+    """
     counts = [np.empty(0, np.int64)]
     for batch in batches_of(cut, number, kind, vertices):
         block = batch.blocks[0]
@@ -196,7 +200,9 @@ def _missing(cut: CutLists, rank: int, number: int, kind: str, vertices: Array, 
 
 
 _SHARE = 0.6
-"""The share of a machine's memory that its workers plan with: bins must not depend on what is free."""
+"""The share of a machine's total memory that its workers plan with: free memory differs from start to start, and bins
+must not.
+"""
 _ITEM = {"float32": 4, "bfloat16": 2}
 
 
@@ -277,7 +283,9 @@ class SharedWholeExecution(SharedExecution):
         return cheaper_than(bandwidth, max(inputs.widths.values()), job.hidden, constant, learned, measured)
 
     def _readable(self, planned: Planned) -> Rows:
-        """This worker's vertices that a step's losses may read: original numbers, ascending, by type."""
+        """Original numbers of this worker's vertices whose rows the losses of a step may read,
+        ascending by node type.
+        """
         cut, found = self._workers.cut, {}
         for kind, vertices in self._session.task.readable(planned.seeds).items():
             found[kind] = vertices[cut.ranks(kind, cut.numbers(kind, vertices)) == self._workers.rank]

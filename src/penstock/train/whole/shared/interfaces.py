@@ -17,7 +17,9 @@ Rows = dict[str, Array]
 
 
 class CutLists(Protocol):
-    """A partitioned graph's owners and whole lists, by number in the partitioned graph."""
+    """A partitioned graph: the owners of vertices, and their whole lists. Vertices are given by number in the
+    partitioned graph.
+    """
 
     types: list[str]
     """The node types, in the same order on every worker."""
@@ -43,7 +45,9 @@ class CutLists(Protocol):
 
 
 class ListExchange(Protocol):
-    """An all-to-all of lists of numbers; offers are kept, so that a restarted worker can ask again."""
+    """An all-to-all of lists of numbers. Every worker keeps what it offers, so that a restarted one can ask for it
+    again.
+    """
 
     rank: int
     world: int

@@ -149,7 +149,9 @@ def _edges(cut: CutLists, rank: int, own: Rows, starts: dict[str, int], rows: Ro
 
 
 Replicate = Callable[[int, Rows, Rows], Rows]
-"""(level, others' vertices that are read, own ones) -> by type, which of the others' to compute here."""
+"""(level, other workers' vertices that are read here, own vertices that are) -> by node type, a mask of the others'
+vertices to compute here.
+"""
 
 
 @dataclass(eq=False)
@@ -157,7 +159,9 @@ class LevelRows:
     """One level's rows on one worker, by node type."""
 
     computed: Rows
-    """Vertices that are computed here: those that others read by priority, then the rest by search."""
+    """Vertices whose rows this worker computes: first those that others read, by priority, then the rest in
+    breadth-first order.
+    """
     loads: Rows
     """The load of each: one plus the number of edges that it reads."""
     replicated: int = 0

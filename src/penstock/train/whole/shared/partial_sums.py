@@ -93,7 +93,9 @@ def sum_keys(cut: CutLists, senders: Array, relations: Array | int, targets: Arr
 
 
 def sum_readers(cut: CutLists, read: ReadSums, vertices: Array) -> dict[str, tuple[Array, Array]]:
-    """By their readers' type, the sums among a level's rows of one type: positions and readers."""
+    """The sums among a level's rows of one type, and their only readers: by the readers' type,
+    positions and vertices.
+    """
     places = np.flatnonzero(vertices < 0)
     keys = read.keys[-1 - vertices[places]]
     relations, found = keys // _SPAN % len(cut.relations), dict[str, tuple[Array, Array]]()

@@ -262,7 +262,9 @@ class ArrivingGroup:
 
 
 class Contribution(LevelGradients):
-    """A bin's additions to gradients of the level below and of parameters, kept until they may be added."""
+    """What one bin adds to the gradients of the level below and to those of the parameters, kept
+    until it may be added.
+    """
 
     def __init__(self) -> None:
         self._added: list[tuple[str, Tensor | None, Tensor]] = []
@@ -322,7 +324,9 @@ class OrderedLayer:
 # The backward pass on one worker: bins as soon as the gradients of their rows have arrived, in fixed order of sums.
 
 _WORTH = 1 << 14
-"""Layers with so many values sum their gradients separately; smaller messages would cost more."""
+"""Layers with at least this many values have their gradients summed separately; smaller ones would cost more as
+messages of their own.
+"""
 
 
 class BackwardPass:
