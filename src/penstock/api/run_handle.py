@@ -164,7 +164,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The run's folder."""
+        """The run's folder, which has its checkpoints, logs and report."""
         return self._folder.path
 
     @property
@@ -228,9 +228,7 @@ class Run:
         return predictions(session, split) if ids is None else predictions_of(session, ids)
 
     def embed(self, node_type: str | None = None, graph: Any = None) -> torch.Tensor:
-        """Embeddings [vertices, width]: the model's representation of each vertex before its last layer, in graph
-        order.
-        """
+        """Embeddings [vertices, width]: each vertex's representation before the last layer, in graph order."""
         return embeddings(self.session(graph), node_type)[1].cpu()
 
     def export(

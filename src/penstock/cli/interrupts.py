@@ -101,10 +101,7 @@ def _left_alone(frame: Any) -> bool:
 
 
 def comes_of_interrupt(error: BaseException) -> bool:
-    """Whether an error was caused by a KeyboardInterrupt.
-
-    Python 3.11 turns one into a RuntimeError while it creates a class, as imports do.
-    """
+    """Whether a KeyboardInterrupt caused an error: Python 3.11 makes it a RuntimeError in class creation."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):

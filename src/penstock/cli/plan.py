@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from penstock.cli.job_flags import takes_job_flags
+from penstock.cli.job_flags import chosen_job, takes_job_flags
 from penstock.cli.output import (
     ForceOption,
     JsonOption,
@@ -97,7 +97,6 @@ def plan_command(
     from penstock.cli.plan_variants import draw_plan, plan_sweep
     from penstock.cluster.cluster_file import read_cluster
     from penstock.report.gantt import check_form
-    from penstock.train.job import make_job, read_job
 
     if execution or (machine is not None and cluster is None):
         refuse_options(
@@ -118,7 +117,7 @@ def plan_command(
                 f" --machine {profile} instead.",
                 code="unsupported-combination",
             )
-        chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+        chosen = chosen_job(job, fields)
         if out is not None:
             check_new_file(out, force)
         show_execution_plan(chosen, "this" if machine is None else machine, device_memory, out, as_json)
@@ -134,19 +133,22 @@ def plan_command(
         check_new_file(out, force)
         for path in timeline or []:
             check_form(path)
-    chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+    chosen = chosen_job(job, fields)
     with shown_progress(as_json, f"Planning for the cluster {cluster}.") as progress:
         with importing(progress, "torch"):
             from penstock.cluster.planning import plan_run
             from penstock.cost.model import known_machine
             from penstock.plan.document import write_plan
             from penstock.plan.placement import Budget
-        how = placement or None, flows or None, Budget(steps, budget or None, simulations or None), plan_seed
+            from penstock.plan.planner import PlanChoices
+            from penstock.plan.stragglers import parsed_slow
+        search = Budget(steps, budget or None, simulations or None)
+        choices = PlanChoices(placement or None, flows or None, search, plan_seed, tuple(map(parsed_slow, slow or ())))
         like = None if machine is None else known_machine(machine)
         if sweep:
-            rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, *how, progress, like)
+            rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, choices, progress, like)
         else:
-            plan = plan_run(chosen, read_cluster(cluster), profile, *how, progress, like, slow or ())
+            plan = plan_run(chosen, read_cluster(cluster), profile, choices, progress, like)
     if sweep:
         show_sweep(rows, PLANNED_COLUMNS, "plan", as_json, chart)
         return

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.job_flags import takes_job_flags
+from penstock.cli.job_flags import chosen_job, takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, UncheckedOption, check_new_file, print_json, short
 from penstock.errors import PenstockError
 from penstock.formatting import counted, percent
@@ -50,10 +50,9 @@ def profile_command(
         raise PenstockError("--refit is for --operators: leave it out.", code="unsupported-combination")
     out = Path("profile.json") if out is None else out
     from penstock.cluster.cluster_file import read_cluster
-    from penstock.train.job import make_job, read_job
 
     check_new_file(out, force)
-    chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+    chosen = chosen_job(job, fields)
     machines = read_cluster(cluster)
     with shown_progress(as_json, f"Profiling for the cluster {cluster}.") as progress:
         with importing(progress, "torch"):

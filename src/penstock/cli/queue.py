@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.job_flags import refuse_value_of_switch, takes_job_flags
-from penstock.cli.output import JsonOption, print_json, wide_console
+from penstock.cli.output import JsonOption, answer, print_json, wide_console
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.processes import polite_interrupt
@@ -75,10 +75,7 @@ def submit_command(
         make_job(variant, where)
     values = {each.field: list(each.values) for each in sweeps}
     numbers = Queue(folder).submit(job, sweep=values, priority=priority, name=name, **fields)
-    if as_json:
-        print_json({"jobs": numbers})
-    else:
-        print(f"Queued {counted(len(numbers), 'jobs')}: {' '.join(map(str, numbers))}")
+    answer(as_json, {"jobs": numbers}, f"Queued {counted(len(numbers), 'jobs')}: {' '.join(map(str, numbers))}")
 
 
 def queue_command(
@@ -136,11 +133,9 @@ def cancel_command(numbers: JobNumbers, folder: FolderOption = None, as_json: Js
 
     queue = Queue(folder)
     jobs = [queue.cancel(number) for number in numbers]
-    if as_json:
-        print_json(jobs[0] if len(jobs) == 1 else {"jobs": jobs})
-        return
-    for number, job in zip(numbers, jobs, strict=True):
-        print(f"Job {number} is {'being cancelled' if job['state'] != 'cancelled' else 'cancelled'}.")
+    states = ("cancelled" if job["state"] == "cancelled" else "being cancelled" for job in jobs)
+    lines = (f"Job {number} is {state}." for number, state in zip(numbers, states, strict=True))
+    answer(as_json, jobs[0] if len(jobs) == 1 else {"jobs": jobs}, *lines)
 
 
 def retry_command(numbers: JobNumbers, folder: FolderOption = None, as_json: JsonOption = False) -> None:
@@ -152,10 +147,7 @@ def retry_command(numbers: JobNumbers, folder: FolderOption = None, as_json: Jso
 
     queue = Queue(folder)
     jobs = [queue.retry(number) for number in numbers]
-    if as_json:
-        print_json({"jobs": jobs})
-    else:
-        print(f"Queued {counted(len(jobs), 'jobs')} again: {' '.join(map(str, numbers))}")
+    answer(as_json, {"jobs": jobs}, f"Queued {counted(len(jobs), 'jobs')} again: {' '.join(map(str, numbers))}")
 
 
 def wait_command(numbers: JobNumbers, folder: FolderOption = None, as_json: JsonOption = False) -> None:
@@ -271,10 +263,8 @@ def _drain(folder: Path | None, as_json: bool) -> None:
     from penstock.service.client import Queue
 
     running = Queue(folder).drain()
-    if as_json:
-        print_json({"running": running})
-    else:
-        print(f"The service takes no more jobs and ends when {counted(running, 'jobs')} that run have ended.")
+    said = f"The service takes no more jobs and ends when {counted(running, 'jobs')} that run have ended."
+    answer(as_json, {"running": running}, said)
 
 
 def _count(text: str) -> int | None:

@@ -3,7 +3,6 @@
 A profile is fitted to a cluster of another size without training: the graph is partitioned and some batches are drawn.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -29,9 +28,7 @@ from penstock.plan.execution import BatchKind, ExecutionChoice
 from penstock.plan.execution.batch_operators import batch_operators
 from penstock.plan.execution.first_layer import rows_gathered
 from penstock.plan.execution.search import cheapest_orders
-from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
-from penstock.plan.stragglers import parsed_slow
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.progress import Progress
 from penstock.sampling import MiniBatch
@@ -55,20 +52,14 @@ def plan_run(
     job: Job,
     cluster: ClusterDocument,
     profile_path: Path | None,
-    placement: str | None,
-    flows: str | None,
-    budget: Budget,
-    seed: int,
+    choices: PlanChoices,
     progress: Progress,
     machine: KnownMachine | None = None,
-    slow: Sequence[str] = (),
 ) -> Plan:
-    """The best plan among all placements and flow policies that a run can carry out, or those named.
+    """The best plan among all placements and flow policies that a run can carry out, or those chosen.
 
-    With a `machine`, the cluster's machines are like that one: the profile's operators are predicted for it. `slow`
-    names slow machines (`plan.stragglers.parsed_slow`), with which the plan is simulated as well.
+    With a `machine`, the cluster's machines are like that one: the profile's operators are predicted for it.
     """
-    choices = PlanChoices(placement, flows, budget, seed, tuple(map(parsed_slow, slow)))
     # A run uses what its plan was made for: the threads that were measured, and a graph by absolute path.
     device = chosen_for_plan(job.device, cluster)
     fixed = {"threads": job.threads or 1, "device": device[0], **found_anywhere(job)}

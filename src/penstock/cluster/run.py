@@ -252,7 +252,7 @@ def _train_longer(folder: RunFolder, epochs: int, progress: Progress) -> None:
 
 
 def cluster_text(cluster: ClusterDocument) -> str:
-    """The content of cluster.json."""
+    """The content of cluster.json in a run folder, from which the run can be resumed."""
     return cluster.model_dump_json(indent=1) + "\n"
 
 
@@ -364,9 +364,7 @@ def _result(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _fail(folder: RunFolder, error: BaseException, nothing_happened: bool) -> None:
-    """Record a failure; a run that was refused before its first step is removed, unless a task died and its log is
-    needed.
-    """
+    """Record a failure; a run refused before its first step is removed, unless a task died and its log is needed."""
     if nothing_happened and isinstance(error, PenstockError) and not isinstance(error, MachineAway):
         folder.discard()
         return

@@ -25,7 +25,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import default_threads
-from penstock.graph.documents import StrictDocument, read_checked
+from penstock.graph.documents import StrictDocument, read_product
 from penstock.graph.files import write_whole
 from penstock.nn.operator_costs import Processor
 from penstock.version import __version__
@@ -169,35 +169,12 @@ FORMAT, VERSION = "penstock-profile", 3
 _RANKS = 20
 """The number of equally likely values that represent a distribution."""
 DECIDING = (
-    "graph",
-    "task",
-    "model",
-    "module",
-    "loss",
-    "hidden",
-    "layers",
-    "heads",
-    "norm",
-    "sampler",
-    "replace",
-    "weight",
-    "edge_weight",
-    "edge_features",
-    "time",
-    "fanouts",
-    "walk_length",
-    "clusters",
-    "explain_every",
-    "explain_rows",
-    "remote_bias",
-    "feature_share",
-    "steps_per_epoch",
-    "batch_size",
-    "negatives",
-    "scorer",
-    "features",
-    "embedding",
-    "compute_type",
+    *("graph", "task"),
+    *("model", "module", "loss", "hidden", "layers", "heads", "norm"),
+    *("sampler", "replace", "weight", "edge_weight", "edge_features", "time", "fanouts", "walk_length", "clusters"),
+    *("explain_every", "explain_rows", "remote_bias", "feature_share"),
+    *("steps_per_epoch", "batch_size", "negatives", "scorer"),
+    *("features", "embedding", "compute_type"),
 )
 """Job fields that affect what an iteration costs."""
 
@@ -359,9 +336,7 @@ class Profile(StrictDocument):
 
     @property
     def smaller_batch(self) -> int | None:
-        """Seeds of the smaller batches with which operators were measured too, which show the fixed costs; None
-        without.
-        """
+        """Seeds of the smaller batches that operators were measured with too, for fixed costs; None without."""
         sizes = sorted({each.sizes["batch_size"] for each in self.operators if "batch_size" in each.sizes})
         return int(sizes[-2]) if len(sizes) > 1 else None
 
@@ -390,15 +365,7 @@ def deciding(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_profile(path: Path) -> Profile:
     """Read and validate a profile."""
-    if path.is_dir():
-        raise PenstockError(
-            f"{path} is a folder, not a profile: name the file that `penstock profile` wrote.", code="wrong-file"
-        )
-    if not path.is_file():
-        raise PenstockError(
-            f"{path} does not exist: make a profile with `penstock profile JOB -o {path}`.", code="file-not-found"
-        )
-    return read_checked(path, Profile, FORMAT, VERSION, "measure again with `penstock profile JOB`")
+    return read_product(path, Profile, FORMAT, VERSION, "measure", "profile JOB")
 
 
 def write_profile(profile: Profile, path: Path) -> None:

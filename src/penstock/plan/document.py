@@ -7,7 +7,7 @@ from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.formatting import html_table
-from penstock.graph.documents import StrictDocument, read_checked, validated
+from penstock.graph.documents import StrictDocument, read_product, validated
 from penstock.graph.files import write_whole
 from penstock.simulate.rates import POLICIES
 
@@ -164,17 +164,7 @@ class Plan(StrictDocument):
 
 def read_plan(path: Path) -> Plan:
     """Read and validate a plan."""
-    if path.is_dir():
-        raise PenstockError(
-            f"{path} is a folder, not a plan: name the file that `penstock plan` wrote.", code="wrong-file"
-        )
-    if not path.is_file():
-        raise PenstockError(
-            f"{path} does not exist: make a plan with `penstock plan JOB --cluster FILE -o {path}`, or of one machine"
-            f" with `penstock plan JOB --execution -o {path}`.",
-            code="file-not-found",
-        )
-    return read_checked(path, Plan, FORMAT, VERSION, "plan again with `penstock plan JOB --cluster FILE`")
+    return read_product(path, Plan, FORMAT, VERSION, "plan", "plan JOB --cluster FILE")
 
 
 def write_plan(plan: Plan, path: Path) -> None:

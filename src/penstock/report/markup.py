@@ -1,7 +1,4 @@
-"""The elements that every page uses, and the HTML file around them.
-
-The file loads nothing and runs only Penstock's own script.
-"""
+"""The elements of every page, and the HTML file around them, which loads nothing and runs only Penstock's script."""
 
 import base64
 import hashlib

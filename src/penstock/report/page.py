@@ -39,7 +39,7 @@ from penstock.report.markup import (
     unbroken,
 )
 from penstock.report.run_folder import STAGES, RunRecord, StageRecord, graph_name, of_triples, read_run
-from penstock.report.run_logs import mapping, number, numbers, whole
+from penstock.report.run_logs import listed, mapping, number, numbers, whole
 from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.words import (
     FULL,
@@ -100,9 +100,9 @@ def _model(run: RunRecord) -> str:
 
 def _subtitle(run: RunRecord) -> list[str]:
     parts = [cut(run.task.replace("_", " ").replace("-", " ").capitalize(), 60)] if run.task else []
-    fanouts, hidden = run.job.get("fanouts"), whole(run.job.get("hidden"))
+    hidden = whole(run.job.get("hidden"))
     # By default there is one layer for each fan-out. A module of the user's has its own layers.
-    layers = whole(run.job.get("layers")) or (len(fanouts) if isinstance(fanouts, list) else 0)
+    layers = whole(run.job.get("layers")) or len(listed(run.job.get("fanouts")))
     if layers and hidden and run.model == run.job.get("model") and not run.job.get("module"):
         parts.append(f"{counted(layers, 'layers')} of {hidden:,}")
     if run.parameters is not None:
@@ -153,8 +153,7 @@ def _banner(run: RunRecord) -> str:
         where = cut(str(run.folder), 200)
         unsure = "<b>Not finished when this page was written.</b>"
         return f'<p class="banner warn">{unsure} {escape(last)} --resume {breakable(where)}{words}</p>'
-    notes = run.result.get("notes")
-    said = [run.message, *(str(each) for each in (notes if isinstance(notes, list) else ()))]
+    said = [run.message, *map(str, listed(run.result.get("notes")))]
     return "".join(f'<p class="banner">{escape(each)}</p>' for each in said if each)
 
 
@@ -196,9 +195,7 @@ def _limit(run: RunRecord) -> str:
 
 
 def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
-    """Write `report.html` into the run folder and return its path; `defaults` are those of a job,
-    to tell what was set.
-    """
+    """Write a run folder's `report.html` and return its path; `defaults` are a job's, to tell what was set."""
     page = render(read_run(run), defaults)
     target = Path(run) / "report.html"
     write_whole(target, page)

@@ -22,9 +22,7 @@ from penstock.service.workers.cold import cold_process
 
 _PAUSE_S = 0.5
 _AHEAD = 64
-"""Jobs that are handed to Ray at a time: the others stay in the queue, where priorities apply and
-cancelling is cheap.
-"""
+"""Jobs handed to Ray at a time: the others stay in the queue, where priorities apply and cancelling is cheap."""
 
 
 class HandOver:

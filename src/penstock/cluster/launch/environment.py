@@ -301,9 +301,7 @@ def become(cluster: ClusterDocument) -> bool:
 
 
 def gathered(cluster: ClusterDocument) -> AgentRegistry:
-    """The agent registry of this process's job, made at the first call and closed when the process
-    ends at the latest.
-    """
+    """The agent registry of this process's job, made at the first call and closed at the end of the process."""
     place = _checked_place(cluster)
     if not place.first:
         raise PenstockError(

@@ -42,9 +42,7 @@ _AGAIN = 0.25
 
 
 class RayTask:
-    """A handle on a task. `place` starts it on its machine's node and returns the node's address; None: there is no
-    node now.
-    """
+    """A task's handle. `place` starts it on its machine's node and returns the address; None: no node now."""
 
     def __init__(
         self, setup: Setup, place: Callable[[Setup], tuple[RayActorHandle, str] | None], host: str | None

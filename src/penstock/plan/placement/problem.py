@@ -1,6 +1,4 @@
-"""What is to be placed: tasks, machines and units that move together; as flat arrays, with the state of a walk over
-them.
-"""
+"""What is placed: tasks, machines and units that move together, as flat arrays; and a walk's state over them."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -195,7 +193,7 @@ def walk_from(tables: Tables, machine_of_unit: Array) -> Walk:
 
 @njit(nogil=True, cache=True)
 def settle(tables: Tables, walk: Walk) -> None:
-    """Compute everything from `walk.units`."""
+    """Compute the tasks' machines, the links' bytes and flows and the use of machines from `walk.units` anew."""
     walk.link_bytes[:] = 0
     walk.link_flows[:] = 0
     walk.used[:] = 0

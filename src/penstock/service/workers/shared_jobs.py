@@ -23,9 +23,7 @@ from penstock.train.job import Job
 
 
 def run_shared(descriptor: int) -> int:
-    """Begin and stop jobs as standard input says, one JSON object per line, until it closes because the service is
-    gone.
-    """
+    """Begin and stop jobs as standard input says, a JSON object per line, until the service closes it."""
     jobs = SharedJobs(Reports(descriptor))
     for message in _messages():
         if "task" in message:
