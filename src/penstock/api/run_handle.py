@@ -228,7 +228,9 @@ class Run:
         return predictions(session, split) if ids is None else predictions_of(session, ids)
 
     def embed(self, node_type: str | None = None, graph: Any = None) -> torch.Tensor:
-        """Embeddings [vertices, width]: each vertex's representation before the last layer, in graph order."""
+        """Embeddings [vertices, width]: the model's representation of each vertex before its last layer, in graph
+        order.
+        """
         return embeddings(self.session(graph), node_type)[1].cpu()
 
     def export(

@@ -101,7 +101,10 @@ def _left_alone(frame: Any) -> bool:
 
 
 def comes_of_interrupt(error: BaseException) -> bool:
-    """Whether a KeyboardInterrupt caused an error: Python 3.11 makes it a RuntimeError in class creation."""
+    """Whether an error was caused by a KeyboardInterrupt.
+
+    Python 3.11 turns one into a RuntimeError while it creates a class, as imports do.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):

@@ -157,7 +157,9 @@ def _takes_job(error: Any) -> bool:
 
 
 def _of_system(error: OSError) -> str:
-    """The sentence of an error of the system, which names the file where opening failed but not where writing did."""
+    """The sentence of an error of the system, which names the file where opening it failed but not
+    where writing did.
+    """
     what = error.strerror or str(error)
     if error.filename:
         return f"{what}: {error.filename}."

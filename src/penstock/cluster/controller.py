@@ -145,7 +145,9 @@ class Controller:
         self._began = time.monotonic()
 
     def run(self, stop: Callable[[], bool], started: Callable[[dict[str, Any]], None]) -> RunOutcome:
-        """Start all tasks and watch them until the run ends; `started` gets the first worker's facts of the run."""
+        """Start all tasks and watch them until the run ends. `started` is called with the first worker's facts of the
+        run.
+        """
         own: Credentials = self._credentials[CONTROLLER]
         with Endpoint(own, self._interface(), self._template.cluster.wire, handler_threads=4) as endpoint:
             self._endpoint = endpoint
@@ -186,7 +188,9 @@ class Controller:
         return self._launcher.interface or self._template.cluster.machines[0].address
 
     def _serve(self) -> None:
-        """Register handlers: the wire's threads answer simple requests; the controller's own thread the rest."""
+        """Register handlers. Simple requests are answered by the wire's threads; the rest is queued for the
+        controller's own.
+        """
         for kind, handler in self._meeting.handlers().items():
             self._endpoint.serve(kind, handler)
         self._endpoint.serve("here", self._here)

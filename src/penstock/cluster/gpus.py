@@ -36,7 +36,9 @@ def own_gpus(cluster: ClusterDocument, layout: Layout) -> bool:
 
 
 def claim_gpu(setup: Setup) -> None:
-    """Restrict this worker's process to its own GPU: before CUDA is initialised, as later it has no effect."""
+    """Restrict this worker's process to its own GPU. Must be called before CUDA is initialised;
+    later it has no effect.
+    """
     task, given = setup.task, LAUNCHER_FACTS[setup.cluster.launcher].gives_gpus
     if not given:
         os.environ[_VISIBLE] = _name_of(task.gpu, os.environ.get(_VISIBLE))
@@ -50,7 +52,9 @@ def claim_gpu(setup: Setup) -> None:
 
 
 def _name_of(gpu: int | None, visible: str | None) -> str:
-    """The number of a GPU for CUDA_VISIBLE_DEVICES, among all or those visible to this process; empty for none."""
+    """The number of a GPU for CUDA_VISIBLE_DEVICES, among all or among those visible to this
+    process; empty for none.
+    """
     if gpu is None:
         return ""
     if visible is None:

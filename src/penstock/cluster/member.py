@@ -21,7 +21,9 @@ _LOOK = 0.02
 
 
 class Member:
-    """Close it, or use it as a context manager, which reports an error of the task's first start and ends the run."""
+    """Close it, or use it as a context manager: an error that its task raises on its first start is then reported and
+    ends the run.
+    """
 
     def __init__(self, setup: Setup, handler_threads: int = 2) -> None:
         self.setup = setup
@@ -58,7 +60,9 @@ class Member:
         self.close()
 
     def refuse(self, error: PenstockError) -> None:
-        """Have the controller end the run with an error for the user to correct; once, if it can be reached."""
+        """Have the controller end the run with an error that the user must correct; once, if the controller can be
+        reached.
+        """
         if not self._refused and not self.stopped.is_set():
             self._refused = True
             with suppress(PenstockError):

@@ -135,7 +135,9 @@ class Rounds:
             return self._generation
 
     def lose(self, rank: int | None) -> int:
-        """Record that a worker, or (None) a shared resource, is lost; the workers of the returned round join again."""
+        """Record that a worker is lost, or (None) a resource that they share; the workers of the returned round join
+        again.
+        """
         with self._lock:
             self._formed = None
             if rank is not None:

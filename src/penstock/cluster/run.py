@@ -364,7 +364,9 @@ def _result(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _fail(folder: RunFolder, error: BaseException, nothing_happened: bool) -> None:
-    """Record a failure; a run refused before its first step is removed, unless a task died and its log is needed."""
+    """Record a failure; a run that was refused before its first step is removed, unless a task died and its log is
+    needed.
+    """
     if nothing_happened and isinstance(error, PenstockError) and not isinstance(error, MachineAway):
         folder.discard()
         return

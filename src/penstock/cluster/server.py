@@ -1,4 +1,6 @@
-"""Parameter servers: each holds a range of weights and their optimiser, and steps when all gradients are there."""
+"""Parameter servers: each holds a range of the weights with their optimiser, and steps when all
+gradients have arrived.
+"""
 
 import math
 import threading
@@ -22,7 +24,9 @@ from penstock.wire.message import Message
 # A model's parameters cut into the servers' ranges: pieces of weights with their optimiser's state, and the reverse.
 
 State = dict[str, Tensor]
-"""The optimiser's state of one piece, by name: a value for every weight or one for all. Empty at first."""
+"""The optimiser's state of one piece, by name: a value for every weight, or one for all. Empty
+before its first step.
+"""
 
 
 class ParameterPiece(NamedTuple):
@@ -214,7 +218,9 @@ class Shard:
         return float(total[: self._count()].double().square().sum())
 
     def _do_step(self, factor: float) -> None:
-        """Make the step. A piece for which no worker has a gradient is unchanged, as on one machine."""
+        """Make the step. A piece for which no worker has a gradient is unchanged, like a parameter without one on one
+        machine.
+        """
         total, self._summed = self._summed, None
         assert total is not None
         self._squares = self._squared(total)

@@ -88,7 +88,9 @@ class FlowGroups(StrictDocument):
 
 
 def default_groups(cluster: ClusterDocument) -> FlowGroups:
-    """The groups of traffic that can be told apart: the wire if it is marked, and torch's sums of gradients."""
+    """The groups of a cluster's traffic that can be distinguished: the wire if it is marked, and torch's sums of
+    gradients.
+    """
     ours, mark = 1 - _REST, cluster.wire.dscp
     if 0 in cluster.wire.marks:
         raise PenstockError(
@@ -130,7 +132,9 @@ _LEAST, _LAST = 1000, 7
 _STRICT_REST = 0.05
 """The share of the rate for other traffic behind groups in strict order."""
 _QUEUE_SECONDS, _LEAST_QUEUE = 0.02, 512 << 10
-"""Bounds of a strictly ordered queue: seconds at the whole rate, and room for some of the kernel's bundles."""
+"""Bounds of a queue in strict order: seconds at the whole rate, and at least room for some of the kernel's packet
+bundles.
+"""
 
 
 @dataclass(frozen=True)
@@ -250,7 +254,9 @@ def _burst(bits: int) -> str:
 
 
 def _filters(device: str, place: int, each: TrafficClass) -> list[Command]:
-    """Filters of a class; marks precede addresses. A preference holds one protocol's filters, so there are four."""
+    """Filters of a class. Marks take precedence over addresses. One preference holds filters of one protocol, so there
+    are four.
+    """
     found = []
     if each.dscp is not None:
         # The lower two bits of the byte are not part of the mark.

@@ -213,7 +213,9 @@ def _called(layer: torch.nn.Module, block: Any, rows: dict[str, torch.Tensor]) -
 
 
 def check_scorer(scorer: Any, width: int = 8, relations: int = 3) -> None:
-    """Check that each pair gets one number with gradients; a `RelationScorer`'s queries must agree."""
+    """Check that each pair gets one number with gradients; queries of a `RelationScorer` must agree with scores of
+    pairs.
+    """
     built: torch.nn.Module = scorer.build(width, relations, ScorerSettings())
     source, destination = torch.randn(2, 6, width, generator=_generator()).requires_grad_().unbind(0)
     kinds = torch.arange(6) % relations
@@ -233,7 +235,9 @@ def check_scorer(scorer: Any, width: int = 8, relations: int = 3) -> None:
 
 
 def check_partitioner(method: Method, parts: int = 4, repeats: bool = True) -> None:
-    """Check that every vertex gets one of K parts, none is empty, and (`repeats`) the same problem the same."""
+    """Check that every vertex gets one of K parts, none is empty, and (`repeats`) the same problem
+    has the same answer.
+    """
     whole = whole_of(small_graph())
     problem = Problem(whole, parts, constraints_of(whole, default_names(whole)))
     found = np.asarray(method(problem))
@@ -257,7 +261,9 @@ def check_task(name: str, entry: TaskEntry, graph: Graph | None = None, **fields
 
 
 def check_metric(metric: Metric) -> None:
-    """Check that a metric is finite, ignores the order of rows, and is best for right predictions."""
+    """Check that a metric is a finite number, whatever the order of rows, and that nothing is better than right
+    predictions.
+    """
     facts = [TASK_FACTS[name] for name in metric.tasks()]
     require(bool(facts), f"metric {metric.name} is for no task")
     for each in facts:
@@ -287,7 +293,9 @@ def _judged(metric: Metric, task: TaskFacts) -> tuple[Array, Array, Array]:
 
 
 def check_execution_mode(mode: ExecutionMode, **fields: Any) -> None:
-    """Check that a run in the mode covers every training vertex of an epoch, with finite losses, the same twice."""
+    """Check that a run in the mode goes through every training vertex of an epoch, with finite
+    losses, the same twice.
+    """
     claims = mode.samplers
     samplers = {} if claims is None else {"sampler": next(name for name, each in SAMPLERS.items() if claims(each))}
     with EXECUTION_MODES.added(mode.name, mode):

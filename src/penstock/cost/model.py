@@ -314,7 +314,9 @@ _OVER_LINK = frozenset({"copy_up", "copy_down", "pinned_read"})
 
 
 def _slower(fit: FittedOperator, ratios: dict[str, float]) -> FittedOperator:
-    """A GPU's operator at other rates: products scale with operations, copies with the link, all else with memory."""
+    """A GPU's operator at other rates: products scale with the rate of operations, copies with the link, all else with
+    memory.
+    """
     if fit.name in _OF_HOST:
         return fit
 

@@ -16,7 +16,9 @@ from penstock.graph.schema import DOCUMENT
 
 
 class Graph(GraphData):
-    """A heterogeneous graph, in memory or mapped. With one type each, `graph.x` and `graph.num_nodes` work too."""
+    """A heterogeneous graph, in memory or mapped. With one type of each, `graph.x` and
+    `graph.num_nodes` work directly.
+    """
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], unchecked: bool = False) -> Self:
@@ -37,7 +39,9 @@ class Graph(GraphData):
         return self.open(path)
 
     def is_as_stored(self) -> bool:
-        """Whether the graph's folder has this same graph: nothing was added, left out or changed in memory."""
+        """Whether whoever opens the graph's folder finds the same graph: nothing was added, left out or changed in
+        memory.
+        """
         if self.path is None or not (self.path / DOCUMENT).is_file():
             return False
         stored = read_graph(self.path)

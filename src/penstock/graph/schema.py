@@ -77,7 +77,9 @@ def file_name(name: str) -> str:
 
 
 def check_name(name: str, what: str) -> str:
-    """Check that a type's or relation's name keeps `src__rel__dst` unambiguous and is a file name (not `..`)."""
+    """Check that a node type's or relation's name keeps `src__rel__dst` unambiguous and is a file name: `..` is the
+    parent folder.
+    """
     if not name or "__" in name or name.startswith("."):
         raise PenstockError(
             f"{what} {name!r} cannot be a name: use one without '__' that does not start with a dot.",
@@ -117,7 +119,9 @@ def check_field_name(name: str, what: str) -> str:
 
 
 def check_names(name: str, kind: Literal["Node type", "Relation"], fields: Iterable[str]) -> None:
-    """Refuse a type or relation if its name, or a field's, split's or held-out set's, is no safe file name."""
+    """Refuse a node type or a relation whose name, or one of whose fields, splits or held-out sets, is no safe file
+    name.
+    """
     check_name(name, kind)
     what = "Field or split" if kind == "Node type" else "Field or held-out set"
     for field in fields:

@@ -1,4 +1,6 @@
-"""Machines as a plan sees them: resources, rates of their links, racks, and the device that computes."""
+"""Machines as a plan sees them: their resources, the rates of their links, their racks, and the
+device that computes.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -198,7 +198,9 @@ def _stop(threads: Sequence[threading.Thread]) -> None:
 
 
 _SIMULATED = 3e8
-"""The bound on the sum of squared flows, over a period's iterations, that one search's simulations may reach."""
+"""The bound on the sum of squared flows, over all iterations of a period, that the simulations of
+one search may reach.
+"""
 _LEAST_SIMULATIONS = 4
 
 

@@ -43,7 +43,9 @@ class Sizes:
     host_free: int
     """Host memory that can be pinned beside what is mapped."""
     bounds_bytes: int = 0
-    """Bytes of the list offsets, which are on the device even where lists are pinned: draws read them randomly."""
+    """Bytes of the list offsets: they are on the device even where the lists are pinned, as draws
+    read them randomly.
+    """
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""The elements of every page, and the HTML file around them, which loads nothing and runs only Penstock's script."""
+"""The elements that every page uses, and the HTML file around them.
+
+The file loads nothing and runs only Penstock's own script.
+"""
 
 import base64
 import hashlib

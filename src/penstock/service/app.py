@@ -135,7 +135,9 @@ def _add_watching(app: FastAPI, served: Served) -> None:
 
     @app.get("/api/events")
     def events(request: Request) -> StreamingResponse:
-        """Changes as server-sent events: `job` (its record), `devices`, or `reload` for a client that fell behind."""
+        """Changes as server-sent events: `job` (a job's record), `devices`, or `reload` for a
+        client that fell behind.
+        """
         return StreamingResponse(_stream(request, served), media_type="text/event-stream")
 
     @app.get("/api/openapi.json")

@@ -25,7 +25,10 @@ _CODE = ("module", "loss", "metrics", "callbacks")
 
 
 class Queue:
-    """The jobs of a running service (`penstock serve`), by default in PENSTOCK_QUEUE or the user's own folder."""
+    """The jobs of a running service (`penstock serve`).
+
+    `folder` is the service's: that of PENSTOCK_QUEUE, or the user's own, by default.
+    """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self._folder = ServiceFolder(default_folder() if folder is None else Path(folder))

@@ -182,7 +182,9 @@ class Gate:
         return 401, "Send the service's token: Authorization: Bearer TOKEN.", "not-permitted"
 
     def _is_host(self, given: str) -> bool:
-        """Whether a Host header means this machine. Only names can be made to resolve elsewhere: addresses pass."""
+        """Whether a Host header means this machine. Addresses are accepted: only a name can be made to resolve
+        elsewhere.
+        """
         found = _HOST.fullmatch(given)
         name = found[1].strip("[]").lower() if found else ""
         with suppress(ValueError):

@@ -415,7 +415,9 @@ class Fit(PackingPolicy):
     barriers = False
 
     def fill(self, packing: Packing) -> None:
-        """Every job with room, by expected time. Smaller jobs overtake one without room until it is overdue."""
+        """Every job that has room, in the order of expected time. Smaller jobs overtake a job without room until it is
+        overdue.
+        """
         for job in sorted(packing.candidates, key=_by_expected_time(packing.waiting)):
             device = packing.best_device(job)
             if device is not None:

@@ -22,7 +22,9 @@ from penstock.service.workers.cold import cold_process
 
 _PAUSE_S = 0.5
 _AHEAD = 64
-"""Jobs handed to Ray at a time: the others stay in the queue, where priorities apply and cancelling is cheap."""
+"""Jobs that are handed to Ray at a time: the others stay in the queue, where priorities apply and
+cancelling is cheap.
+"""
 
 
 class HandOver:

@@ -61,7 +61,9 @@ class Served:
     """Whether the service ends, and streams of events with it."""
 
     def shown(self, records: Sequence[JobRecord]) -> list[dict[str, Any]]:
-        """Jobs as users see them: running ones with seconds and metrics so far, and the best of a sweep marked."""
+        """Jobs as users see them: running ones with their seconds and metrics so far, and the best
+        of a sweep marked.
+        """
         live = self.scheduler.live()
         best = {
             sweep: best_of(

@@ -415,7 +415,9 @@ class _QueueRun:
                 self._outcome.groups.append(GroupOutcome(device, self._now, [job.id for job in jobs], held))
 
     def _next_s(self) -> float:
-        """The time of the next event: an arrival, an end, a first step, a measurement, or a job becoming overdue."""
+        """The time of the next event: an arrival, an end, a first step, a measurement, or a job
+        that becomes overdue.
+        """
         times = [self._arriving[-1].given.arrival_s] if self._arriving else []
         for device, jobs in self._running.items():
             speed = self._speed(device)

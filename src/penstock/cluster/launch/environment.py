@@ -301,7 +301,9 @@ def become(cluster: ClusterDocument) -> bool:
 
 
 def gathered(cluster: ClusterDocument) -> AgentRegistry:
-    """The agent registry of this process's job, made at the first call and closed at the end of the process."""
+    """The agent registry of this process's job, made at the first call and closed when the process
+    ends at the latest.
+    """
     place = _checked_place(cluster)
     if not place.first:
         raise PenstockError(

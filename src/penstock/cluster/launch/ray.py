@@ -42,7 +42,9 @@ _AGAIN = 0.25
 
 
 class RayTask:
-    """A task's handle. `place` starts it on its machine's node and returns the address; None: no node now."""
+    """A handle on a task. `place` starts it on its machine's node and returns the node's address; None: there is no
+    node now.
+    """
 
     def __init__(
         self, setup: Setup, place: Callable[[Setup], tuple[RayActorHandle, str] | None], host: str | None

@@ -163,7 +163,9 @@ def _part(amount: float, among: int) -> float:
 
 
 def _whole_gpus(gpus: int, workers: int) -> float:
-    """GPUs per worker. Ray gives parts of one GPU but not of several: workers that share divide a GPU evenly."""
+    """GPUs per worker. Ray gives parts of one GPU, but not of several, so workers that share must
+    divide a GPU evenly.
+    """
     if gpus >= workers:
         return float(gpus // workers)
     return _part(1, math.ceil(workers / gpus)) if gpus else 0.0

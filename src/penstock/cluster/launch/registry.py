@@ -31,7 +31,9 @@ class Launcher(Protocol):
     """A way to start tasks."""
 
     interface: str | None
-    """The interface on which the controller listens for tasks; None: that of the first machine's tasks."""
+    """The interface on which the controller listens for tasks of this launcher; None: that of the first machine's
+    tasks.
+    """
 
     def start(self, setup: Setup) -> Handle:
         """Start a task without waiting for it; it ends by itself when its starter is gone."""

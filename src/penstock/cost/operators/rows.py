@@ -174,7 +174,9 @@ def _pinned(rung: Rung, device: torch.device) -> Run:
 
 
 def pinned_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Bytes over the bus, and those that need address translation, in a table larger than the cached ones."""
+    """Bytes over the bus, and those that need address translation, in a table that is larger than the cached
+    translations.
+    """
     size, table = 4 * sizes["rows"] * sizes["width"], 4 * sizes["table_rows"] * sizes["width"]
     translated = size * max(0.0, 1 - _TRANSLATED / max(table, 1.0))
     return {"calls": 1.0, "rows": sizes["rows"], "bytes": size, "bytes_translated": translated}

@@ -92,7 +92,9 @@ def vertex_numbers(values: Array, count: int, where: str) -> Array:
 Triples = tuple[Array, ...]
 """Heads, relations, tails."""
 _UNQUESTIONED = 10_000
-"""The most relations whatever the number of triples: each becomes an edge type with offsets for every vertex."""
+"""Up to this many relations are accepted whatever the number of triples: each becomes an edge type, with offsets for
+every vertex.
+"""
 
 
 def relation_sets(

@@ -25,7 +25,10 @@ _IDS = "_ID"
 
 
 def from_dgl(graph: Any, split: int = 0) -> Graph:
-    """A graph from a `DGLGraph`, without DGL: `feat` becomes `x`, `label` `y`, masks splits; `edge_attr` on edges."""
+    """A graph from a `DGLGraph`: `feat` becomes `x` (`edge_attr` on edges), `label` becomes `y`, masks become splits.
+
+    DGL itself is not imported.
+    """
     if not hasattr(graph, "canonical_etypes") or not hasattr(graph, "ntypes"):
         raise PenstockError(
             f"{type(graph).__name__} is not a DGLGraph: it has no ntypes and canonical_etypes.", code="wrong-type"

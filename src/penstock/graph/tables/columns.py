@@ -178,7 +178,9 @@ def edge_fields(spec: EdgeSpec) -> list[Field]:
 
 
 def roles_of(fields: Iterable[Field]) -> dict[str, Role]:
-    """The role in which every column is read; of several, what loses least: words, a type, unchanged, a number."""
+    """The role in which every column is read; of several, the one that loses least: words, a type,
+    unchanged, a number.
+    """
     roles: dict[str, Role] = {}
     for field in fields:
         for column, role in field.roles.items():

@@ -397,7 +397,10 @@ class TableChunk:
 
 
 class Table:
-    """The files of one node or edge type, and the columns wanted: `roles` may change until the first chunk."""
+    """The files of one node or edge type, and the columns wanted from them.
+
+    `roles` may be changed until the first chunk is read.
+    """
 
     def __init__(self, spec: NodeSpec | EdgeSpec, folder: Path, what: str, roles: Mapping[str, Role]) -> None:
         self.what, self.roles, self._allow_empty = what, dict(roles), spec.allow_empty

@@ -26,7 +26,9 @@ from penstock.simulate.simulation import simulate
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 _BATCHES = 24
-"""The fewest simulated batches, whose middle third counts: the pipeline fills before it and drains after."""
+"""The least number of simulated batches, of which the middle third counts: before it the pipeline fills, after it it
+drains.
+"""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,10 @@ class _Batches:
                 self.builder.wait(self.made[before][place].last, stage.first, lag)
 
     def _wait_for_room(self, depths: PipelineDepths) -> None:
-        """A stage begins a batch when the next has taken enough earlier ones; a group, when its first is needed."""
+        """A stage begins a batch when the next stage has taken enough earlier ones.
+
+        A group begins to be drawn when its first batch is needed.
+        """
         rooms = [depth for depth, stage in zip(depths, self._operators.stages, strict=False) if stage]
         for number, stages in enumerate(self.made):
             for place, room in enumerate(rooms):

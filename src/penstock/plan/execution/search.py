@@ -15,7 +15,9 @@ from penstock.plan.execution.prediction import Prediction, predict
 _ALIKE = 1.01
 """Predictions that differ by less count as equal; then the first choice is taken, which changes least."""
 _BEYOND, _MATTERS = 1.25, 0.05
-"""How far a size must be outside the measured range, and its operator's share of a batch, to be reported."""
+"""How far a size must be outside the measured range, and what share of a batch its operator must
+take, to be reported.
+"""
 _BOTH: tuple[Order, Order] = ("aggregate", "transform")
 
 
@@ -95,7 +97,10 @@ def _in_run(model: CostModel, choice: ExecutionChoice, predicted: Prediction) ->
 
 
 def outside_measured(model: CostModel, kind: BatchKind, chosen: Alternative, way: WayWork) -> list[Extrapolation]:
-    """Sizes outside the measured range of operators that take much of a batch, once each, farthest first."""
+    """Sizes of an alternative outside the measured range, each once, the farthest first.
+
+    Operators that take little of a batch do not count.
+    """
     choice, device = chosen.choice, chosen.choice.device
     operators = [each for stage in batch_operators(model, kind, choice, way).stages for each in stage]
     least = _MATTERS * sum(each.seconds for each in operators)

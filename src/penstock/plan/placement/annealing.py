@@ -89,7 +89,10 @@ def _swap(tables: Tables, walk: Walk, unit: int, other: int, proposal: Proposal)
 
 @njit(nogil=True, cache=True)
 def _exchange_groups(tables: Tables, walk: Walk, unit: int, to: int, bits: np.uint64, proposal: Proposal) -> int:
-    """Move a group's units from one machine to another and, half of the time, a group's there back."""
+    """Move the units of a group that are on one machine to another one, and those of a group there back.
+
+    Half of the time nothing is moved back.
+    """
     group, here = tables.group_of[unit], walk.units[unit]
     if group < 0 or here == to:
         return 0
@@ -168,7 +171,9 @@ def score(tables: Tables, walk: Walk) -> float:
 def anneal(
     tables: Tables, walk: Walk, key: np.uint64, first: int, last: int, cooling: Cooling, proposal: Proposal, best: Array
 ) -> float:
-    """Steps `first` to `last` of a chain; `best` gets the best feasible units; returns its score (or inf)."""
+    """Steps `first` to `last` of a chain; `best` receives the best feasible units, and its score is
+    returned (or inf).
+    """
     lowest = np.inf
     at = score(tables, walk) * (1 + cooling.price * over_use(tables, walk))
     for step in range(first, last):

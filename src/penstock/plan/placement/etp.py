@@ -126,7 +126,9 @@ def _explore(
 
 @njit(nogil=True, cache=True)
 def _with_room(tables: Tables, walk: Walk, chosen: int, mu: float, machines: Array) -> int:
-    """The other machines that take the unit within (1 + mu) of their capacities (eq. 28); returns their number."""
+    """The machines other than its own that take the unit within (1 + mu) of their capacities (eq. 28); returns their
+    number.
+    """
     count = 0
     for machine in range(tables.capacities.shape[0]):
         room = machine != walk.units[chosen]

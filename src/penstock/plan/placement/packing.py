@@ -102,7 +102,9 @@ def _add_machine(table: Array, patterns: Array, rooms: Array, total: int) -> tup
 
 
 def _patterns(demands: Array, common: Array, wanted: Array, total: int, free: Array) -> tuple[Array, Array]:
-    """Every combination of counts of the other classes on one machine, and its room left for the commonest."""
+    """Every combination of counts of the other classes that one machine holds, and its room for the commonest beside
+    them.
+    """
     free = free + _SLACK * np.maximum(np.abs(free), 1)
     most = [min(int(count), _times(demand, free)) for demand, count in zip(demands, wanted, strict=True)]
     found, rooms = [], []
@@ -137,7 +139,9 @@ def _walk_back(wanted: Array, choices: _Choices, machines: int) -> Array:
 
 
 class RemainingCapacity:
-    """Units not yet placed and the machines' remaining capacities; any order of `place` ends feasibly."""
+    """Units not yet placed and the machines' remaining capacities; any order of `place` ends in a
+    feasible placement.
+    """
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.units = problem.home.copy()  # the placement so far, -1 where open

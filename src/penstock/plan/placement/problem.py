@@ -1,4 +1,6 @@
-"""What is placed: tasks, machines and units that move together, as flat arrays; and a walk's state over them."""
+"""What is to be placed: tasks, machines and units that move together; as flat arrays, with the state of a walk over
+them.
+"""
 
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -221,7 +221,9 @@ class _Template:
     def _learn_rows(
         self, turn: int, rows: list[list[float]], computed: list[Item], following: list[Item], lag: int
     ) -> None:
-        """Gradients of learnable rows go to their owners, which update when all have come, before the next read."""
+        """Gradients of learnable rows are sent to their owners, which update them when all have come; the next step
+        reads them.
+        """
         for store, sizes in zip(self._stores, rows, strict=True):
             name = self._name(store)
             changed = self._building.work(f"change {turn} at {name}", "change", 0.0, store)

@@ -263,7 +263,9 @@ def _replica_costs(costs: Sequence[LayerCost]) -> list[float]:
 
 
 def again_degree(first: LayerCost, rate: float) -> int:
-    """The most neighbours with which computing a first-layer row beats sending it both ways at a rate."""
+    """The most neighbours with which computing a row of the first layer is faster than sending it
+    both ways at a rate.
+    """
     left = 2 * _NUMBER * first.width_out / rate - first.forward.row - first.backward.row
     edge = first.forward.edge + first.backward.edge
     if left < 0:

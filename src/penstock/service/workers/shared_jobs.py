@@ -23,7 +23,9 @@ from penstock.train.job import Job
 
 
 def run_shared(descriptor: int) -> int:
-    """Begin and stop jobs as standard input says, a JSON object per line, until the service closes it."""
+    """Begin and stop jobs as standard input says, one JSON object per line, until it closes because the service is
+    gone.
+    """
     jobs = SharedJobs(Reports(descriptor))
     for message in _messages():
         if "task" in message:

@@ -131,7 +131,9 @@ class DeviceGrant(Protocol):
 
 
 class OwnDevice:
-    """The `DeviceGrant` of a process that does one task: torch refuses to reserve more GPU memory than that."""
+    """The `DeviceGrant` of a process that does one task: torch itself refuses to reserve more GPU memory than was
+    granted.
+    """
 
     def __init__(self, task: dict[str, Any]) -> None:
         self._task = task
@@ -283,7 +285,9 @@ def run_task(descriptor: int) -> int:
 
 
 def outcome_of(work: Callable[[], dict[str, Any]], device: DeviceGrant, log: TextIO) -> dict[str, Any]:
-    """Do some work and describe how it ended, and its memory without pages of files; messages go to `log`."""
+    """Do some work and describe how it ended, with the memory that it took without pages of files; messages go to
+    `log`.
+    """
     peak = HOST_PEAK.measure()
     outcome: dict[str, Any]
     try:
@@ -334,7 +338,9 @@ def forecast(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dic
 
 
 def look(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:
-    """Describe the GPUs of this machine: names, total and free memory, and rates, which are measured and kept."""
+    """Describe the GPUs of this machine: their names, their total and free memory; their rates are
+    measured and kept.
+    """
     found = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
@@ -386,7 +392,9 @@ def _task_line() -> str:
 
 
 def _end_with_the_service() -> None:
-    """End with the service, which closes standard input: the next service must not find a job running twice."""
+    """End when standard input closes, which it does with the service: the next service must not find a job running
+    twice.
+    """
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGKILL)

@@ -18,7 +18,9 @@ from typing import Any, NoReturn
 from penstock.graph.files import PRIVATE_UMASK
 
 _WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""Settings that keep OpenBLAS (NumPy, SciPy) and jemalloc (Arrow) from starting threads when loaded."""
+"""Settings that keep OpenBLAS, of NumPy and SciPy, and jemalloc, of Arrow, from starting threads
+when they are loaded.
+"""
 LONGEST = 64 << 10
 """Bytes of a request or an answer that are read at once; each is a line."""
 
@@ -74,7 +76,9 @@ def _libraries_start_no_threads() -> Iterator[None]:
 
 
 def serve(requests: socket.socket) -> None:
-    """Answer each request (a program, its environment, standard files and pipe) with the id of a fork."""
+    """Answer each request (the program to run and its environment, with its standard files and its pipe) with the id of
+    a fork.
+    """
     while True:
         data, files, _, _ = socket.recv_fds(requests, LONGEST, 3)
         data += rest_of_line(requests, data)

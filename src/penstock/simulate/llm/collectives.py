@@ -71,7 +71,9 @@ class DeviceWorkload:
 _PAIRS = 16
 """The largest number of ranks for which every pair has a flow of its own."""
 _MOST_WORK = 2e9
-"""A bound on layers times ranks^4, to which the time to schedule their all-to-alls is proportional: a minute."""
+"""The bound on layers times the fourth power of ranks, which the time to schedule their all-to-alls is proportional to:
+a minute.
+"""
 
 
 def in_pairs(job: LlmJob) -> bool:
@@ -104,7 +106,9 @@ class Routing(NamedTuple):
 
 
 class Experts:
-    """The expert traffic of one job, for groups of devices on `servers` [devices]; each sends so many bytes."""
+    """The expert traffic of one job, for groups of devices on `servers` [devices], each of which
+    sends so many bytes.
+    """
 
     def __init__(self, job: LlmJob, workload: DeviceWorkload, sent: float, servers: Sequence[int]) -> None:
         self._job, self._workload, self._sent, self._servers = job, workload, round(sent), servers
@@ -155,7 +159,9 @@ class Experts:
     def exchange(
         self, routing: Routing, devices: Sequence[int], ready: Sequence[Item], marks: Marks
     ) -> list[list[Item]]:
-        """Add a group's all-to-all, each rank's flows after its own of `ready`; what each rank then waits for."""
+        """Add the flows of a group's all-to-all, each rank's after its own of `ready`; returns what each rank then
+        waits for.
+        """
         waits = self._in_pairs(routing, devices, ready, marks) if self._pairs else self._in_ports(
             routing, devices, ready, marks
         )  # fmt: skip

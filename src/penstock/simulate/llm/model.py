@@ -76,7 +76,9 @@ class Model:
         return 2.0 * tokens * (self.attention_parameters + self.hidden * self.experts + beside) + scores
 
     def feed_forward_flops(self, tokens: int) -> float:
-        """Operations of one layer's forward pass through its feed-forward part, or the experts of its tokens."""
+        """Operations of one layer's forward pass through its feed-forward part, or through the
+        experts of its tokens.
+        """
         return 2.0 * tokens * max(1, self.top_k) * self.matrices * self.hidden * self.feed_forward
 
     def head_flops(self, tokens: int) -> float:

@@ -269,7 +269,9 @@ def _end_together(progress: TraceProgress, lines: Lines, capacities: Array, cofl
 
 @nested
 def _backfill(progress: TraceProgress, lines: Lines, capacities: Array, line: int, coflow: int, now: float) -> bool:
-    """Give a line's flows what their two sides have left, one after the other; whether any got something."""
+    """Give the flows of a line what their two sides have left, one after the other; returns whether
+    any got something.
+    """
     spare, side, found = progress.spare, lines.sides[line], False
     k = lines.flow_first[line]
     while k < lines.flow_first[line + 1] and spare[side] > 0:
@@ -357,7 +359,9 @@ def run_ordered(
 def _end_due(
     progress: TraceProgress, lines: Lines, present: Array, now: float, stale: Array, freed: Array, completions: Array
 ) -> tuple[int, int]:
-    """End due flows and remove complete coflows; returns the first changed position, and how many remain."""
+    """End flows that are due, and remove complete coflows; returns the first position that changed, and how many
+    remain.
+    """
     kept, changed = 0, present.shape[0]
     for k in range(present.shape[0]):
         coflow = present[k]
