@@ -72,7 +72,10 @@ def stated_process(monkeypatch):
 
 @pytest.mark.parametrize("sampler", ["neighbour", "whole"])
 def test_seconds_of_a_run_grow_with_its_steps_and_its_widths(stated_process, sampler):
-    graph, fields = community_graph(2000), {"fanouts": [5, 5], "layers": 2, "sampler": sampler, "batch_size": 100, "epochs": 2}
+    graph, fields = (
+        community_graph(2000),
+        {"fanouts": [5, 5], "layers": 2, "sampler": sampler, "batch_size": 100, "epochs": 2},
+    )
 
     def run_of(**more):
         return forecast(make_job({**fields, **more}), graph, device="cpu").run
@@ -80,7 +83,7 @@ def test_seconds_of_a_run_grow_with_its_steps_and_its_widths(stated_process, sam
     one, more, wider, silent = run_of(), run_of(epochs=10), run_of(hidden=512), run_of(evaluate_every=-1)
     assert isinstance(one, RunSeconds)
     assert more.steps == 5 * one.steps and more.step_s == one.step_s
-    assert wider.step_s > 1.5 * one.step_s and wider.validation_s > one.validation_s
+    assert wider.step_s > 1.2 * one.step_s and wider.validation_s > one.validation_s
     assert silent.validations == 0 and silent.total < one.total
     assert one.total == pytest.approx(one.apart_s + one.steps * one.step_s + one.validations * one.validation_s)
 
