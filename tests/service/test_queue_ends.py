@@ -91,3 +91,5 @@ def test_seconds_of_a_run_grow_with_its_steps_and_its_widths(stated_process, sam
 def test_what_was_not_measured_is_said(stated_process):
     found = forecast_fields(forecast(make_job({"model": "rgcn", "fanouts": [5, 5]}), typed_graph(), device="cpu"))
     assert found["run"] is None and "several types" in found["run_unknown"]
+    found = forecast_fields(forecast(make_job({"fanouts": [5, 5]}), community_graph(200), device="cuda"))
+    assert found["run"] is None and "of a GPU were not measured" in found["run_unknown"]

@@ -210,9 +210,9 @@ def waiting_jobs(
 def _whole_s(row: sqlite3.Row, corrections: Mapping[str, float]) -> float | None:
     """The seconds that a job is expected to take alone: those of similar ones, else the forecast; None: unknown."""
     known, predicted = row["known_s"], row["predicted_s"]
-    if known is not None or predicted is None:
-        return known
-    return float(predicted * corrections.get(row["kind"], 1.0))
+    if known is not None:
+        return float(known)
+    return None if predicted is None else float(predicted * corrections.get(row["kind"], 1.0))
 
 
 def _left(expected_s: float | None, spent_s: float) -> float | None:

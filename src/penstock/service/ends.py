@@ -32,11 +32,11 @@ def expected_ends(
     while True:
         ahead = [replace(job, ran_s=job.ran_s + now) for jobs in on.values() for job in jobs.values()]
         for start in policy.choose([replace(job, waited_s=job.waited_s + now) for job in waiting], ahead, devices):
-            job = next(job for job in waiting if job.id == start.id)
-            waiting = [other for other in waiting if other is not job]
-            needs = {name: getattr(job, name) for name in JobNeeds.__dataclass_fields__}
-            on[start.device][job.id] = RunningJob(**needs, device=start.device, ran_s=-now)
-            left[job.id] = inf if job.expected_s is None else job.expected_s
+            begun = next(each for each in waiting if each.id == start.id)
+            waiting = [each for each in waiting if each is not begun]
+            needs = {name: getattr(begun, name) for name in JobNeeds.__dataclass_fields__}
+            on[start.device][begun.id] = RunningJob(**needs, device=start.device, ran_s=-now)
+            left[begun.id] = inf if begun.expected_s is None else begun.expected_s
         speeds = {name: _speed(jobs.values()) for name, jobs in on.items()}
         passed = min((left[job] / speeds[name] for name, jobs in on.items() for job in jobs), default=inf)
         if passed == inf:

@@ -1,5 +1,6 @@
 """Predicts the seconds of a run before it starts: its steps, its validations, and what is done beside them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.cost.model import CostModel, machine_model
@@ -52,6 +53,8 @@ def predict_run(session: Session, device: Device) -> RunSeconds | str:
     job, model = session.job, machine_model()
     schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed)
     reasons = unknown_of(session, drawn=SAMPLERS[job.sampler].makes_batches)
+    if device == "cuda" and not model.knows("optimiser", "cuda"):
+        reasons.append("the operators of a GPU were not measured (`penstock profile --operators`)")
     if reasons:
         return ", ".join(reasons)
     try:
@@ -94,5 +97,5 @@ def _whole_s(session: Session, model: CostModel, device: Device) -> float:
     return step_seconds(model, _shape(session, blocks), device)
 
 
-def _shape(session: Session, blocks: list[BlockSizes]) -> StepShape:
+def _shape(session: Session, blocks: Sequence[BlockSizes]) -> StepShape:
     return StepShape(session.job.model, blocks, widths_of(session), session.job.heads, session.job.order)

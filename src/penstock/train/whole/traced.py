@@ -97,9 +97,10 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
         before, is_recorded = allocations.now, is_captured(session, [each.decision for each in steps])
         with ExitStack() as entered:
             if is_recorded:
+                layered = [step for step in traced if isinstance(step, PreparedStep)]
                 course = Course(_schedule(session), START, lambda _: 1, lambda *_: None)
                 with allocations.during("captured step", step=True):
-                    entered.enter_context(captured_whole_steps(session, traced, course))
+                    entered.enter_context(captured_whole_steps(session, layered, course))
             for step, given in () if is_recorded else zip(traced, steps, strict=True):
                 whole, some = (sum(map(_load, bins)) for bins in (given.sizes, _traced_bins(given)))
                 allocations.work.times = whole / max(1, some)
