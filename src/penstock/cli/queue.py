@@ -74,8 +74,22 @@ def submit_command(
     for _, variant in swept({**(job or {}), **fields}, sweeps):
         make_job(variant, where)
     values = {each.field: list(each.values) for each in sweeps}
-    numbers = Queue(folder).submit(job, sweep=values, priority=priority, name=name, **fields)
-    answer(as_json, {"jobs": numbers}, f"Queued {counted(len(numbers), 'jobs')}: {' '.join(map(str, numbers))}")
+    queue = Queue(folder)
+    numbers = queue.submit(job, sweep=values, priority=priority, name=name, **fields)
+    if as_json:
+        print_json({"jobs": numbers})
+    else:
+        print(f"Queued {counted(len(numbers), 'jobs')}: {' '.join(map(str, numbers))}")
+        # The last job of a sweep is asked for, not each of thousands.
+        ends = queue.expected_ends(numbers[-1:])
+        expected = f"is expected to end at {_clock(ends[numbers[-1]])}" if ends else "ends when is not known yet"
+        print(f"Job {numbers[-1]} {expected}: `penstock queue` shows it.")
+
+
+def _clock(moment: float) -> str:
+    """A wall-clock time of the next hours, with its day if that is not today."""
+    local = time.localtime(moment)
+    return time.strftime("%H:%M:%S" if local[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M", local)
 
 
 def queue_command(
@@ -172,7 +186,7 @@ def _print_jobs(jobs: list[dict[str, Any]]) -> None:
         return
     # The value of each column that counts as empty.
     silent = {"id": "", "job": "", "state": "", "validation": "-", "test": "-", "device": "-", "tries": "1"}
-    silent |= {"seconds": "", "reason": ""}
+    silent |= {"seconds": "", "ends": "-", "reason": ""}
     table = Table(box=None)
     shown = []
     for title, column in zip(silent, zip(*map(_row, jobs), strict=True), strict=True):
@@ -189,7 +203,8 @@ def _row(job: dict[str, Any]) -> tuple[str, ...]:
     metric = job["metric"]
     val = f"{metric['val']:.4f} {metric['name']}{' (best)' if job['best'] else ''}" if "val" in metric else "-"
     test = f"{metric['test']:.4f}" if "test" in metric else "-"
-    where = job["device"] or "-", str(max(1, job["tries"])), f"{job['seconds']:.1f}", job["reason"]
+    ends = "-" if job.get("expected_end") is None else _clock(job["expected_end"])
+    where = job["device"] or "-", str(max(1, job["tries"])), f"{job['seconds']:.1f}", ends, job["reason"]
     return str(job["id"]), job["name"], job["state"], val, test, *where
 
 

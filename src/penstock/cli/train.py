@@ -207,6 +207,12 @@ def _print_forecast(found: "MemoryForecast", size: int | None) -> None:
     if found.share is not None:
         print(f"Alone, it would fill the GPU for {found.share:.0%} of its time.")
     print(f"Peak: {found.moment}.")
+    if fields["run"] is None:
+        print(f"Seconds of the run are not predicted: {fields['run_unknown']}.")
+    else:
+        run = fields["run"]
+        counts = f"{run['steps']:,} steps and {run['validations']:,} validations"
+        print(f"The run takes about {run['total_s']:,.1f} s: {counts}.")
     print(f"Predicted in {found.seconds:.1f} s, {found.method}: {found.reason}.")
 
 

@@ -54,15 +54,14 @@ def _counted_kind(session: Session) -> BatchKind:
         # An epoch's last batch may be smaller than the others.
         if not planned.last or not drawn:
             drawn.append(task.sample(planned))
-    (table,) = (graph.nodes[name].fields[field] for name, field in session.inputs.fields.items())
-    options = model_options(**{name: getattr(job, name) for name in ("model", "hidden", "jump")}, layers=layers_of(job))
+    table = _features_of(session)
     fanouts = tuple(fanout for fanout in job.fanouts if isinstance(fanout, int))
     sizes = [sample_sizes(session, batch, fanouts) for batch in drawn]
     entry = LAYERS[job.model]
     return BatchKind(
         layer=job.model,
         blocks=mean_blocks([[counted_block(block) for block in batch.blocks] for batch in drawn]),
-        widths=tuple(layer_widths(options, table.shape[1], task.out)),
+        widths=tuple(widths_of(session)),
         sample={name: sum(each[name] for each in sizes) / len(sizes) for name in sizes[0]},
         table_rows=len(table),
         number_bytes=table.dtype.itemsize,
@@ -91,8 +90,22 @@ def depths_of(job: Job) -> PipelineDepths:
     return PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
 
 
-def unknown_of(session: Session) -> list[str]:
-    """What of a job the cost model does not know; empty where its batches can be predicted."""
+def _features_of(session: Session) -> Array:
+    (table,) = (session.graph.nodes[name].fields[field] for name, field in session.inputs.fields.items())
+    return table
+
+
+def widths_of(session: Session) -> list[tuple[int, int]]:
+    """The widths in and out of every layer of a job on vertices of one type."""
+    job = session.job
+    options = model_options(**{name: getattr(job, name) for name in ("model", "hidden", "jump")}, layers=layers_of(job))
+    return layer_widths(options, _features_of(session).shape[1], session.task.out)
+
+
+def unknown_of(session: Session, drawn: bool = True) -> list[str]:
+    """What of a job the cost model does not know; empty where its batches can be predicted. Without `drawn`, how they
+    are sampled does not matter.
+    """
     job, reasons = session.job, list[str]()
     if not session.graph.is_homogeneous:
         reasons.append("the graph has several types")
@@ -102,7 +115,7 @@ def unknown_of(session: Session) -> list[str]:
         reasons.append("the model is a module of the user's own")
     elif LAYERS[job.model].calls is None:
         reasons.append(f"steps of model {job.model} were not measured")
-    if not SAMPLERS[job.sampler].measured or not all(isinstance(fanout, int) for fanout in job.fanouts):
+    if drawn and not (SAMPLERS[job.sampler].measured and all(isinstance(fanout, int) for fanout in job.fanouts)):
         reasons.append(f"sampler {job.sampler} as it is set was not measured")
     if session.inputs.edges:
         reasons.append("rows of edges were not measured")
