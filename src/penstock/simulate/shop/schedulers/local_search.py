@@ -1,0 +1,216 @@
+"""A list schedule by the longest remaining path, improved by moving operations of its critical path.
+
+The list schedule takes, of the operations that could begin before the one that would end first ends on that machine,
+the one whose job has the longest way to go (Giffler and Thompson). A move takes one operation of a critical path out
+and puts it back at another place of one of its machines. With the longest paths to and from all others, found once
+without it, every place's makespan is known exactly: the longer of the path through it and the longest without it. A
+move may make the schedule longer by a threshold that falls to zero. Draws are hashes, and moves are counted, not timed:
+the result is the same everywhere.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from penstock.graph.arrays import Array
+from penstock.graph.documents import StrictDocument
+from penstock.graph.hashing import below, draw, key_of
+from penstock.graph.inline_kernels import inner
+from penstock.kernels import njit
+from penstock.simulate.shop.schedule import NoOptions, Pick, Scheduler, ShopSchedule, in_order_of_arrival, placed
+from penstock.simulate.shop.shop import Shop, best_route, quickest
+
+
+class LocalSearchOptions(StrictDocument):
+    """How long it searches, and from which draws."""
+
+    moves: int = Field(100_000, ge=0, le=100_000_000, description="moves that are tried")
+    seed: int = Field(0, ge=0, description="of the operations and places that are tried")
+
+
+class _Operations(NamedTuple):
+    """All operations, job after job, and the machines that can do each: first[o] : first[o + 1]."""
+
+    job: Array  # int32 [operations + 1]; the last is -1
+    first: Array  # int32 [operations + 1]
+    machine: Array  # int32 [choices]
+    time: Array  # float64 [choices]
+    rest: Array  # float64 [operations]: the least time from its beginning to the end of its job
+
+
+def local_search(shop: Shop, options: LocalSearchOptions) -> ShopSchedule:
+    """The best schedule that was met; first in, first out where that is shorter."""
+    routes = [best_route(job) for job in shop.jobs]
+    machines = len(shop.machines)
+    order, chosen, least = list_schedule(_operations(shop, routes), machines)
+    for job, ways in enumerate(shop.jobs):
+        for way in range(len(ways)):
+            tried = [*routes[:job], way, *routes[job + 1 :]]
+            found = list_schedule(_operations(shop, tried), machines)
+            if found[2] < least:
+                routes, (order, chosen, least) = tried, found
+    operations = _operations(shop, routes)
+    improve(operations, machines, order, chosen, options.moves, key_of(options.seed, "shop search"), (0, 0.05))
+    picks = [Pick(int(operations.job[each]), int(operations.machine[chosen[each]])) for each in order]
+    found = placed(shop, tuple(routes), picks)
+    return min(found, in_order_of_arrival(shop, NoOptions()), key=lambda each: each.makespan)
+
+
+def _operations(shop: Shop, routes: list[int]) -> _Operations:
+    chosen = [job[way] for job, way in zip(shop.jobs, routes, strict=True)]
+    every = [operation for route in chosen for operation in route]
+    choices = [choice for operation in every for choice in operation]
+    least = [np.array([quickest(operation).time for operation in route]) for route in chosen]
+    return _Operations(
+        np.array([*(job for job, route in enumerate(chosen) for _ in route), -1], np.int32),
+        np.cumsum([0, *map(len, every)]).astype(np.int32),
+        np.array([choice.machine for choice in choices], np.int32),
+        np.array([choice.time for choice in choices]),
+        np.concatenate([np.cumsum(times[::-1])[::-1] for times in least]),
+    )
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def list_schedule(operations: _Operations, machines: int) -> tuple[Array, Array, float]:
+    """The order of operations, the choice of each, and the makespan."""
+    job, first, machine, time, rest = operations
+    count, jobs = len(rest), job[len(rest) - 1] + 1
+    free, ready, coming = np.zeros(machines), np.zeros(jobs), np.zeros(jobs, np.int64)
+    for each in range(count - 1, -1, -1):
+        coming[job[each]] = each
+    order, chosen = np.empty(count, np.int64), np.empty(count, np.int64)
+    end, best = np.empty(jobs), np.empty(jobs, np.int64)
+    for step in range(count):
+        earliest = -1
+        for which in range(jobs):
+            each = coming[which]
+            if job[each] != which:
+                continue
+            end[which] = np.inf
+            for choice in range(first[each], first[each + 1]):
+                ends = max(ready[which], free[machine[choice]]) + time[choice]
+                if ends < end[which]:
+                    end[which], best[which] = ends, choice
+            if earliest < 0 or end[which] < end[earliest]:
+                earliest = which
+        taken, limit = earliest, end[earliest]
+        for which in range(jobs):
+            each = coming[which]
+            if job[each] != which or machine[best[which]] != machine[best[earliest]]:
+                continue
+            if end[which] - time[best[which]] < limit and rest[each] > rest[coming[taken]]:
+                taken = which
+        order[step], chosen[coming[taken]] = coming[taken], best[taken]
+        free[machine[best[taken]]] = ready[taken] = end[taken]
+        coming[taken] += 1
+    return order, chosen, free.max()
+
+
+@inner
+def _paths(
+    operations: _Operations, order: Array, chosen: Array, left_out: int, to: Array, ready: Array, free: Array
+) -> float:
+    """The longest path to each operation of an order, one left out, into `to`; the longest path to the end of any."""
+    longest = 0.0
+    ready[:], free[:] = 0.0, 0.0
+    for each in order:
+        if each != left_out:
+            which, machine = operations.job[each], operations.machine[chosen[each]]
+            to[each] = max(ready[which], free[machine])
+            ready[which] = free[machine] = to[each] + operations.time[chosen[each]]
+            longest = max(longest, free[machine])
+    return longest
+
+
+@inner
+def _in_order_of_heads(order: Array, left_out: int, heads: Array, into: Array) -> None:
+    """The order without an operation, sorted by heads; operations that begin at one time stay as they are."""
+    size = 0
+    for each in order:
+        if each != left_out:
+            at = size
+            while at > 0 and heads[into[at - 1]] > heads[each]:
+                into[at] = into[at - 1]
+                at -= 1
+            into[at] = each
+            size += 1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def improve(operations: _Operations, machines: int, order: Array, chosen: Array, moves: int, key: np.uint64, MODE) -> float:
+    """Leave the best order and choices that so many moves come to in `order` and `chosen`; returns its makespan."""
+    job, first, machine, time, _ = operations
+    count = len(order)
+    here, choice, others = order.copy(), chosen.copy(), np.empty(count, np.int64)
+    heads, tails, critical = np.empty(count), np.empty(count), np.empty(count, np.int64)
+    ready, free, ends, choice_of = np.zeros(count), np.zeros(machines), np.zeros(machines), np.full(machines, -1)
+    last = np.full(machines, -1)
+    best, found = np.inf, 0
+    for move in range(moves + 1):
+        if found == 0:
+            now = _paths(operations, here, choice, -1, heads, ready, free)
+            _paths(operations, here[::-1], choice, -1, tails, ready, free)
+            for each in range(count):
+                if heads[each] + time[choice[each]] + tails[each] >= now * (1-1e-12):
+                    critical[found], found = each, found + 1
+            if now < best:
+                best, order[:], chosen[:] = now, here, choice
+        drawn = draw(key, np.uint64(move))
+        each = critical[below(drawn, found)]
+        without = _paths(operations, here, choice, each, heads, ready, free)
+        _paths(operations, here[::-1], choice, each, tails, ready, free)
+        _in_order_of_heads(here, each, heads, others)
+        # The order stays possible at any place between the operations of the same job before and behind.
+        before = heads[each - 1] + time[choice[each - 1]] if each > 0 and job[each - 1] == job[each] else 0.0
+        behind = tails[each + 1] + time[choice[each + 1]] if job[each + 1] == job[each] else 0.0
+        choice_of[:] = -1
+        for way in range(first[each], first[each + 1]):
+            choice_of[machine[way]] = way
+        limit = best * (1.0 + MODE[1] * (1.0 - move / moves))
+        count_slots, place, taken, least, rest_places = 0, -1, -1, np.inf, count - 1
+        start, end, prior = 0, rest_places, -1
+        for at in range(rest_places):
+            if each > 0 and others[at] == each - 1 and job[each - 1] == job[each]:
+                start = at + 1
+            if others[at] == each + 1 and job[each + 1] == job[each]:
+                end = at
+        for other in here:
+            if other == each:
+                break
+            if machine[choice[other]] == machine[choice[each]]:
+                prior = other
+        ends[:], last[:] = 0.0, -1
+        for at in range(rest_places + machines):
+            if at < rest_places:
+                other = others[at]
+                on, after = machine[choice[other]], tails[other] + time[choice[other]]
+            else:
+                other, on, after = -1, at - rest_places, 0.0
+            way = choice_of[on]
+            if way >= 0 and at >= start:
+                if not (way == choice[each] and last[on] == prior):
+                    through = max(before, ends[on]) + time[way] + max(behind, after)
+                    if MODE[0] == 0:
+                        if through < least:
+                            place, taken, least, count_slots = min(at, end), way, through, 1
+                        elif through == least:
+                            count_slots += 1
+                            if below(draw(drawn, np.uint64(count_slots)), count_slots) == 0:
+                                place, taken = min(at, end), way
+                    elif max(through, without) <= limit:
+                        count_slots += 1
+                        if below(draw(drawn, np.uint64(count_slots)), count_slots) == 0:
+                            place, taken, least = min(at, end), way, through
+                if at >= end:
+                    choice_of[on] = -1
+            if other >= 0:
+                ends[on], last[on] = heads[other] + time[choice[other]], other
+        if place >= 0 and max(least, without) <= limit:
+            choice[each] = taken
+            for at in range(count - 1, place, -1):
+                here[at] = others[at - 1]
+            here[place] = each
+            here[:place] = others[:place]
+            found = 0
+    return best
