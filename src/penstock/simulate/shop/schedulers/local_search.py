@@ -21,11 +21,18 @@ from penstock.kernels import njit
 from penstock.simulate.shop.schedule import NoOptions, Pick, Scheduler, ShopSchedule, in_order_of_arrival, placed
 from penstock.simulate.shop.shop import Shop, best_route, quickest
 
+_SEARCHES = 5
+"""Searches that share the moves, each from the list schedule: its draws decide more than its length."""
+_THRESHOLD = 0.08
+"""By what share of the best makespan a schedule may be longer at first; it falls with the square of the moves left."""
+_ROUNDING = 1 - 1e-12
+"""Sums of the same times in another order differ by less."""
+
 
 class LocalSearchOptions(StrictDocument):
     """How long it searches, and from which draws."""
 
-    moves: int = Field(100_000, ge=0, le=100_000_000, description="moves that are tried")
+    moves: int = Field(100_000, ge=0, le=100_000_000, description="moves that are tried, of all five searches")
     seed: int = Field(0, ge=0, description="of the operations and places that are tried")
 
 
@@ -51,7 +58,13 @@ def local_search(shop: Shop, options: LocalSearchOptions) -> ShopSchedule:
             if found[2] < least:
                 routes, (order, chosen, least) = tried, found
     operations = _operations(shop, routes)
-    improve(operations, machines, order, chosen, options.moves, key_of(options.seed, "shop search"), (0, 0.05))
+    searches = []
+    for number in range(_SEARCHES):
+        searched, choice = order.copy(), chosen.copy()
+        key = key_of(options.seed, "shop search {}", number)
+        least = improve(operations, machines, searched, choice, options.moves // _SEARCHES, key)
+        searches.append((least, searched, choice))
+    _, order, chosen = min(searches, key=lambda each: each[0])
     picks = [Pick(int(operations.job[each]), int(operations.machine[chosen[each]])) for each in order]
     found = placed(shop, tuple(routes), picks)
     return min(found, in_order_of_arrival(shop, NoOptions()), key=lambda each: each.makespan)
@@ -111,7 +124,7 @@ def list_schedule(operations: _Operations, machines: int) -> tuple[Array, Array,
 def _paths(
     operations: _Operations, order: Array, chosen: Array, left_out: int, to: Array, ready: Array, free: Array
 ) -> float:
-    """The longest path to each operation of an order, one left out, into `to`; the longest path to the end of any."""
+    """Set `to` to the longest path before each operation of an order, one left out; returns the longest of all."""
     longest = 0.0
     ready[:], free[:] = 0.0, 0.0
     for each in order:
@@ -124,8 +137,8 @@ def _paths(
 
 
 @inner
-def _in_order_of_heads(order: Array, left_out: int, heads: Array, into: Array) -> None:
-    """The order without an operation, sorted by heads; operations that begin at one time stay as they are."""
+def _sort_by_heads(order: Array, left_out: int, heads: Array, into: Array) -> None:
+    """The order without one operation, sorted by heads; operations that begin at one time stay as they are."""
     size = 0
     for each in order:
         if each != left_out:
@@ -138,21 +151,19 @@ def _in_order_of_heads(order: Array, left_out: int, heads: Array, into: Array) -
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def improve(operations: _Operations, machines: int, order: Array, chosen: Array, moves: int, key: np.uint64, MODE) -> float:
+def improve(operations: _Operations, machines: int, order: Array, chosen: Array, moves: int, key: np.uint64) -> float:
     """Leave the best order and choices that so many moves come to in `order` and `chosen`; returns its makespan."""
-    job, first, machine, time, _ = operations
-    count = len(order)
-    here, choice, others = order.copy(), chosen.copy(), np.empty(count, np.int64)
-    heads, tails, critical = np.empty(count), np.empty(count), np.empty(count, np.int64)
-    ready, free, ends, choice_of = np.zeros(count), np.zeros(machines), np.zeros(machines), np.full(machines, -1)
-    last = np.full(machines, -1)
+    time, count, here, choice = operations.time, len(order), order.copy(), chosen.copy()
+    others, critical = np.empty(count, np.int64), np.empty(count, np.int64)
+    heads, tails, ready, free = np.empty(count), np.empty(count), np.empty(count), np.empty(machines)
+    places = _Places(np.empty(machines), np.empty(machines, np.int64), np.empty(machines, np.int64))
     best, found = np.inf, 0
     for move in range(moves + 1):
         if found == 0:
             now = _paths(operations, here, choice, -1, heads, ready, free)
             _paths(operations, here[::-1], choice, -1, tails, ready, free)
             for each in range(count):
-                if heads[each] + time[choice[each]] + tails[each] >= now * (1-1e-12):
+                if heads[each] + time[choice[each]] + tails[each] >= now * _ROUNDING:
                     critical[found], found = each, found + 1
             if now < best:
                 best, order[:], chosen[:] = now, here, choice
@@ -160,57 +171,75 @@ def improve(operations: _Operations, machines: int, order: Array, chosen: Array,
         each = critical[below(drawn, found)]
         without = _paths(operations, here, choice, each, heads, ready, free)
         _paths(operations, here[::-1], choice, each, tails, ready, free)
-        _in_order_of_heads(here, each, heads, others)
-        # The order stays possible at any place between the operations of the same job before and behind.
-        before = heads[each - 1] + time[choice[each - 1]] if each > 0 and job[each - 1] == job[each] else 0.0
-        behind = tails[each + 1] + time[choice[each + 1]] if job[each + 1] == job[each] else 0.0
-        choice_of[:] = -1
-        for way in range(first[each], first[each + 1]):
-            choice_of[machine[way]] = way
-        limit = best * (1.0 + MODE[1] * (1.0 - move / moves))
-        count_slots, place, taken, least, rest_places = 0, -1, -1, np.inf, count - 1
-        start, end, prior = 0, rest_places, -1
-        for at in range(rest_places):
-            if each > 0 and others[at] == each - 1 and job[each - 1] == job[each]:
-                start = at + 1
-            if others[at] == each + 1 and job[each + 1] == job[each]:
-                end = at
-        for other in here:
-            if other == each:
-                break
-            if machine[choice[other]] == machine[choice[each]]:
-                prior = other
-        ends[:], last[:] = 0.0, -1
-        for at in range(rest_places + machines):
-            if at < rest_places:
-                other = others[at]
-                on, after = machine[choice[other]], tails[other] + time[choice[other]]
-            else:
-                other, on, after = -1, at - rest_places, 0.0
-            way = choice_of[on]
-            if way >= 0 and at >= start:
-                if not (way == choice[each] and last[on] == prior):
-                    through = max(before, ends[on]) + time[way] + max(behind, after)
-                    if MODE[0] == 0:
-                        if through < least:
-                            place, taken, least, count_slots = min(at, end), way, through, 1
-                        elif through == least:
-                            count_slots += 1
-                            if below(draw(drawn, np.uint64(count_slots)), count_slots) == 0:
-                                place, taken = min(at, end), way
-                    elif max(through, without) <= limit:
-                        count_slots += 1
-                        if below(draw(drawn, np.uint64(count_slots)), count_slots) == 0:
-                            place, taken, least = min(at, end), way, through
-                if at >= end:
-                    choice_of[on] = -1
-            if other >= 0:
-                ends[on], last[on] = heads[other] + time[choice[other]], other
-        if place >= 0 and max(least, without) <= limit:
-            choice[each] = taken
-            for at in range(count - 1, place, -1):
-                here[at] = others[at - 1]
-            here[place] = each
-            here[:place] = others[:place]
-            found = 0
+        _sort_by_heads(here, each, heads, others)
+        place, taken, through = _best_place(operations, here, others, choice, each, heads, tails, places, drawn)
+        left = 1.0 - move / max(moves, 1)
+        if place >= 0 and max(without, through) <= best * (1.0 + _THRESHOLD * left * left):
+            choice[each], found = taken, 0
+            here[:place], here[place], here[place + 1 :] = others[:place], each, others[place : count - 1]
     return best
+
+
+class _Places(NamedTuple):
+    """What is known of each machine while its places for an operation are compared."""
+
+    end: Array  # float64: of the operation before the place
+    last: Array  # int64: that operation; -1: none
+    way: Array  # int64: the operation's choice of this machine; -1: none, or all places were seen
+
+
+@inner
+def _best_place(
+    operations: _Operations,
+    here: Array,
+    others: Array,
+    choice: Array,
+    each: int,
+    heads: Array,
+    tails: Array,
+    places: _Places,
+    drawn: np.uint64,
+) -> tuple[int, int, float]:
+    """The place among the others, not the present one, with the shortest longest path through the operation, drawn
+    from several; the machine's choice there; and that path. The place is -1 where there is none.
+
+    Places between the operations of its job before and behind are compared: the order stays possible at all of them.
+    """
+    job, first, machine, time, _ = operations
+    rest, follows, leads = len(others) - 1, job[each - 1] == job[each], job[each + 1] == job[each]
+    before = heads[each - 1] + time[choice[each - 1]] if follows else 0.0
+    behind = tails[each + 1] + time[choice[each + 1]] if leads else 0.0
+    places.end[:], places.last[:], places.way[:] = 0.0, -1, -1
+    for way in range(first[each], first[each + 1]):
+        places.way[machine[way]] = way
+    usual = -1
+    for other in here:
+        if other == each:
+            break
+        if machine[choice[other]] == machine[choice[each]]:
+            usual = other
+    place, taken, least, alike, begun, end = -1, -1, np.inf, 0, not follows, rest
+    for at in range(rest + len(places.end)):
+        # Behind the last operation every machine has one more place.
+        other = others[at] if at < rest else -1
+        on = machine[choice[other]] if at < rest else at - rest
+        if other == each + 1 and leads:
+            end = at
+        way = places.way[on]
+        if begun and way >= 0:
+            after = tails[other] + time[choice[other]] if at < rest else 0.0
+            through = max(before, places.end[on]) + time[way] + max(behind, after)
+            if (way != choice[each] or places.last[on] != usual) and through <= least:
+                alike = alike + 1 if through == least else 1
+                least = through
+                if below(draw(drawn, np.uint64(alike)), alike) == 0:
+                    place, taken = min(at, end), way
+            if at >= end:
+                places.way[on] = -1
+        if at < rest:
+            places.end[on], places.last[on] = heads[other] + time[choice[other]], other
+            begun = begun or other == each - 1
+    return place, taken, least
+
+
+LOCAL_SEARCH = Scheduler("local-search", local_search, LocalSearchOptions)
