@@ -17,6 +17,7 @@ from penstock.paths.rules import (
     GREEDY_END_TO_END_RULE,
     GREEDY_INTRA_RULE,
     IPIPE_RULE,
+    LEO_PER_PLACE_RULE,
     LEO_RULE,
     LEO_SMOOTH_RULE,
     RANDOM_RULE,
@@ -38,7 +39,7 @@ class SelectorInput:
     """The recorded requests; None where they are not known ahead, as in a service."""
     argument: str = ""
     horizon: int = 8
-    """Requests that the optimum decides together."""
+    """Requests that `rolling-horizon` decides together."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ GREEDY_END_TO_END = Selector(
 GREEDY_INTRA = Selector("greedy-intra", GREEDY_INTRA_RULE, "the path whose last request took least at both hosts")
 IPIPE = Selector("ipipe", IPIPE_RULE, "move to the next path while end-to-end times exceed the base time, and back")
 LEO = Selector("leo", LEO_RULE, "least k * toll + base (LEO); k counts slow completions in a row, a fast one resets it")
+LEO_PER_PLACE = Selector("leo-per-place", LEO_PER_PLACE_RULE, "as leo, with a toll divided by the places of each node")
 LEO_SMOOTH = Selector(
     "leo-smooth",
     LEO_SMOOTH_RULE,
@@ -89,14 +91,14 @@ ONE_NODE = Selector(
 def _prepare(case: SelectorInput) -> Prepared:
     if case.sequence is None:
         raise PenstockError(
-            "The selector 'optimum' needs requests that are known ahead: use it in a simulation.",
+            "The selector 'rolling-horizon' needs requests that are known ahead: use it in a simulation.",
             code="unsupported-combination",
         )
     return Prepared(choices=optimal_choices(case.table, case.sequence, case.horizon))
 
 
-OPTIMUM = Selector(
-    "optimum",
+ROLLING_HORIZON = Selector(
+    "rolling-horizon",
     RECORDED_RULE,
     "a mixed-integer program over the next requests of a recorded sequence",
     _prepare,

@@ -289,7 +289,7 @@ def profile_paths(
 
 def with_metrics(table: RouteTable, metrics: MetricsDocument) -> RouteTable:
     """The table with the profiled times, for selectors, instead of those that follow from the files."""
-    columns: dict[str, list[float]] = {"base": [], "end_to_end": [], "distinct": [], "toll": []}
+    columns: dict[str, list[float]] = {name: [] for name in ("base", "end_to_end", "distinct", "toll", "toll_per_place")}
     for path, name in enumerate(table.paths):
         kind = table.types[table.type_of(path)]
         found = metrics.requests.get(kind, {}).get(name)
@@ -298,10 +298,8 @@ def with_metrics(table: RouteTable, metrics: MetricsDocument) -> RouteTable:
                 f"The metrics of {metrics.application} do not have the path {name!r} of {kind!r}: profile it again.",
                 code="mismatched-inputs",
             )
-        for column, value in zip(
-            columns.values(), (found.base_us, found.end_to_end_us, found.distinct_us, found.toll_us), strict=True
-        ):
-            column.append(value)
+        for column, values in columns.items():
+            values.append(getattr(found, f"{column}_us"))
     arrays = {name: np.array(values) for name, values in columns.items()}
     return RouteTable(table.routes._replace(**arrays), table.types, table.paths, table.resources)
 
@@ -316,6 +314,7 @@ def _profile(table: RouteTable, path: int, seed: int) -> PathMetrics:
         end_to_end_us=float((lone.record.end - lone.sequence.arrivals).mean()),
         distinct_us=float(lone.record.apart.mean()),
         toll_us=float(table.routes.toll[path]),
+        toll_per_place_us=float(table.routes.toll_per_place[path]),
         interval_us=float(ends.max() - ends.min()) / (_BURST - 1),
     )
 
