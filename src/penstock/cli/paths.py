@@ -67,7 +67,11 @@ def show_command(
         [row["request"], row["path"], *(f"{row[name]:.2f} us" for name in _TIMES), " ".join(row["over"])]
         for row in rows
     )
-    print_rows(unwrapped(("request", "path", "base", "end to end", "apart", "toll", "toll per place", "over")), cells, width=200)
+    print_rows(
+        unwrapped(("request", "path", "base", "end to end", "apart", "toll", "toll per place", "over")),
+        cells,
+        width=200,
+    )
     for sentence in document.made:
         print(f"Made: {sentence}")
 

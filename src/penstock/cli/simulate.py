@@ -62,7 +62,7 @@ def simulate_command(
         str | None, typer.Option(help=f"With --shop: {SCHEDULERS.words()}; by default local-search.")
     ] = None,
     schedule_options: Annotated[
-        str | None, typer.Option(help="With --shop: fields of the schedule, such as {moves: 10000} (docs/simulating.md).")
+        str | None, typer.Option(help="With --shop: fields of the schedule, such as {seed: 4} (docs/simulating.md).")
     ] = None,
     sweep: SweepOption = None,
     chart: Annotated[

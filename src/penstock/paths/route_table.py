@@ -127,9 +127,8 @@ def build_routes(application: ApplicationDocument, hardware: HardwareDocument) -
         "depends": np.array([DEPENDENCIES.index(each.depends) for each in application.requests.values()], np.int32),
         "writes": np.array([each.writes for each in application.requests.values()], np.bool_),
     }
-    return RouteTable(
-        RouteArrays(**arrays, **_path_times(arrays, np.array([visit.work for visit in visits]))), tuple(application.requests), tuple(names), resources
-    )  # fmt: skip
+    times = _path_times(arrays, np.array([visit.work for visit in visits]))
+    return RouteTable(RouteArrays(**arrays, **times), tuple(application.requests), tuple(names), resources)
 
 
 def _step_visits(step: StepDocument, hardware: HardwareDocument, where: str) -> list[_Visit]:

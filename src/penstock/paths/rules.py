@@ -177,8 +177,8 @@ def _path_at(routes: RouteArrays, kind: int, place: int) -> int:
 
 
 # `leo`, LEO's rule: the path with the least k * toll + base, where k counts slow completions in a row and the
-# (communication) toll is the compute times and bytes / bandwidth of its path, as the paper prints it. `leo-per-place` is
-# the same with what a request adds to queues: service divided by the places of its node.
+# (communication) toll is the compute times and bytes / bandwidth of its path, as the paper prints it. `leo-per-place`
+# is the same with what a request adds to queues: service divided by the places of its node.
 
 _K = 0
 """Column of `paths`: completions slower than the base time since the last that was not."""

@@ -21,6 +21,7 @@ SELECTORS: "Registry[Selector]" = Registry(
         "random": "penstock.paths.selectors:RANDOM",
         "static": "penstock.paths.selectors:STATIC",
         "node": "penstock.paths.selectors:ONE_NODE",
+        "clairvoyant": "penstock.paths.selectors:CLAIRVOYANT",
         "rolling-horizon": "penstock.paths.selectors:ROLLING_HORIZON",
     },
     "penstock.paths.selectors:Selector",

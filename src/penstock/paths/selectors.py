@@ -11,6 +11,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.paths.optimum import optimal_choices
+from penstock.paths.request_kernel import clairvoyant_choices
 from penstock.paths.request_sequence import Sequence
 from penstock.paths.route_table import RouteTable
 from penstock.paths.rules import (
@@ -40,6 +41,10 @@ class SelectorInput:
     argument: str = ""
     horizon: int = 8
     """Requests that `rolling-horizon` decides together."""
+    slow: Array = field(default_factory=lambda: np.zeros((0, 3)))
+    """From, to and a factor on the services of each resource, in a simulation."""
+    seed: int = 0
+    """Of the simulation's jitter."""
 
 
 @dataclass(frozen=True)
@@ -88,20 +93,28 @@ ONE_NODE = Selector(
 )
 
 
-def _prepare(case: SelectorInput) -> Prepared:
+def _known(case: SelectorInput, selector: str) -> Sequence:
     if case.sequence is None:
         raise PenstockError(
-            "The selector 'rolling-horizon' needs requests that are known ahead: use it in a simulation.",
+            f"The selector {selector!r} needs requests that are known ahead: use it in a simulation.",
             code="unsupported-combination",
         )
-    return Prepared(choices=optimal_choices(case.table, case.sequence, case.horizon))
+    return case.sequence
 
+
+CLAIRVOYANT = Selector(
+    "clairvoyant",
+    RECORDED_RULE,
+    "the best choices that a search with the whole recorded sequence at hand finds; of short ones the best there are",
+    lambda case: Prepared(choices=clairvoyant_choices(case.table, _known(case, "clairvoyant"), case.slow, case.seed)),
+    online=False,
+)
 
 ROLLING_HORIZON = Selector(
     "rolling-horizon",
     RECORDED_RULE,
     "a mixed-integer program over the next requests of a recorded sequence",
-    _prepare,
+    lambda case: Prepared(choices=optimal_choices(case.table, _known(case, "rolling-horizon"), case.horizon)),
     online=False,
 )
 RANDOM = Selector("random", RANDOM_RULE, "any path, by a hash of the request's number")
