@@ -66,8 +66,8 @@ def local_search(shop: Shop, options: LocalSearchOptions) -> ShopSchedule:
         searches.append((least, searched, choice))
     _, order, chosen = min(searches, key=lambda each: each[0])
     picks = [Pick(int(operations.job[each]), int(operations.machine[chosen[each]])) for each in order]
-    found = placed(shop, tuple(routes), picks)
-    return min(found, in_order_of_arrival(shop, NoOptions()), key=lambda each: each.makespan)
+    best = placed(shop, tuple(routes), picks)
+    return min(best, in_order_of_arrival(shop, NoOptions()), key=lambda each: each.makespan)
 
 
 def _operations(shop: Shop, routes: list[int]) -> _Operations:
