@@ -92,7 +92,8 @@ def list_schedule(operations: _Operations, machines: int) -> tuple[Array, Array,
     free, ready, coming = np.zeros(machines), np.zeros(jobs), np.zeros(jobs, np.int64)
     for each in range(count - 1, -1, -1):
         coming[job[each]] = each
-    order, chosen = np.empty(count, np.int64), np.empty(count, np.int64)
+    order: Array = np.empty(count, np.int64)
+    chosen: Array = np.empty(count, np.int64)
     end, best = np.empty(jobs), np.empty(jobs, np.int64)
     for step in range(count):
         earliest = -1
@@ -154,7 +155,8 @@ def _sort_by_heads(order: Array, left_out: int, heads: Array, into: Array) -> No
 def improve(operations: _Operations, machines: int, order: Array, chosen: Array, moves: int, key: np.uint64) -> float:
     """Leave the best order and choices that so many moves come to in `order` and `chosen`; returns its makespan."""
     time, count, here, choice = operations.time, len(order), order.copy(), chosen.copy()
-    others, critical = np.empty(count, np.int64), np.empty(count, np.int64)
+    others: Array = np.empty(count, np.int64)
+    critical: Array = np.empty(count, np.int64)
     heads, tails, ready, free = np.empty(count), np.empty(count), np.empty(count), np.empty(machines)
     places = _Places(np.empty(machines), np.empty(machines, np.int64), np.empty(machines, np.int64))
     best, found = np.inf, 0
