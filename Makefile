@@ -68,11 +68,13 @@ bench: env
 
 # Runs under the machine's own Python, which has CUDA torch, and needs neither a venv nor the network: what that Python
 # lacks of penstock's dependencies may be unpacked into .gpu/site (a wheel is a zip file). Only files with GPU tests are
-# read: others import partitioners and converters that a GPU machine need not have. Every test is named as it ends, so that a
-# run which is cut short says what failed. With pytest-xdist there, GPU_TESTS="-n 6 --dist worksteal" runs six at a time.
+# read: others import partitioners and converters that a GPU machine need not have. A test is named as it fails, and after
+# GPU_SECONDS the run ends with those that did not run, so that a machine's own limit hides neither. With pytest-xdist
+# there, GPU_TESTS="-n 6 --dist worksteal" runs six at a time.
+GPU_SECONDS ?= 540
 test-gpu:
-	PYTHONUNBUFFERED=1 PYTHONPATH=src:$(GPU_SITE) $(PYTHON) -m pytest -vv -m gpu -p no:cacheprovider $(GPU_TESTS) \
-		$(shell grep -rl --include='test_*.py' 'mark\.gpu' tests)
+	PYTHONUNBUFFERED=1 PYTHONPATH=src:$(GPU_SITE) timeout --foreground -s INT -k 30 $(GPU_SECONDS) \
+		$(PYTHON) -m pytest -m gpu -p no:cacheprovider --tb=short $(GPU_TESTS) $(shell grep -rl --include='test_*.py' 'mark\.gpu' tests)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

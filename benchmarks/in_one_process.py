@@ -1,7 +1,7 @@
 """The steps of a cluster's workers, done one after the other in one process.
 
 Every worker has a part of a cut graph and computes its share of each batch, and the gradients are summed before the
-optimiser's step, as on a cluster (`train.execution.shared`). Batches, shares, explanations and filled columns come from
+optimiser's step, as on a cluster (`train.execution.loaded`). Batches, shares, explanations and filled columns come from
 the code that clusters run. Losses differ from a cluster's in rounding alone
 (tests/benchmarks/test_in_one_process.py). What is saved is starting a dozen processes for seconds of training.
 """

@@ -30,6 +30,7 @@ from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, cut
 from penstock.plan.document import Plan, write_plan
 from penstock.plan.placement import Budget
+from penstock.plan.planner import PlanChoices
 from penstock.progress import SILENT
 from penstock.train.job import Job, make_job
 from products_graph import products
@@ -60,7 +61,9 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             cluster, job = _cluster(machines, parts, options), _job(str(graph.path), options)
             write_profile(profile_job(job, cluster, options.iterations, SILENT), folder / "profile.json")
             plans = {
-                way: plan_run(job, cluster, folder / "profile.json", *chosen, Budget(options.steps), 0, SILENT)
+                way: plan_run(
+                    job, cluster, folder / "profile.json", PlanChoices(*chosen, Budget(options.steps)), SILENT
+                )
                 for way, chosen in WAYS.items()
             }
             found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}

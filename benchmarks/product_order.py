@@ -26,8 +26,8 @@ from penstock.graph.convert import load
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept
 from penstock.nn import GCN, GCNLayer
+from penstock.nn.aggregation import constant_input
 from penstock.nn.eager import eager
-from penstock.nn.input_rows import constant_input
 from penstock.sampling import BatchKey, Block, NeighbourSampler
 from penstock.sampling.device.block import block_on
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from explained import DATA
 from penstock.partition import Cut, cut
-from penstock.store.parts.row_encoding import PartRows, encoding_for
+from penstock.store.parts.requests import PartRows, encoding_for
 from penstock.train.dataset.prepared_graph import open_data
 from penstock.train.job import make_job
 

@@ -7,7 +7,8 @@ log-normally around a batch whose bus, CPU and GPU times are alike, so that each
 each scheduler gives its makespan relative to that of fifo (mean, median, 5th and 95th percentile), how often it was
 longer, the share of the makespan that is proved (its own bound or CP-SAT's, the larger), and seconds for a group.
 Run: python benchmarks/shops.py [--groups 500] [--batches 4 10] [--solver-seconds 0.5] [--minutes 8]; CP-SAT needs the
-extra `shop`. A folder of .fjs files may be given instead of random groups; or --profile, which `penstock profile
+extra `shop`. A folder of .fjs or .txt files may be given instead of random groups, with a line for
+each and processor seconds; or --profile, which `penstock profile
 --operators` made on a machine with a GPU, and --graphs and --models, whose batches are then drawn (shop_batches.py).
 """
 
@@ -52,6 +53,7 @@ def main() -> None:
     args = parser.parse_args()
     schedulers: dict[str, dict[str, Any]] = {
         "fifo": {},
+        "local-search": {},
         "bilevel": {"width": args.width, "links": LINKS if args.profile else [BUS + 1]},
         "cp-sat": {"seconds": args.solver_seconds},
     }
@@ -60,25 +62,29 @@ def main() -> None:
     for shop in files(args.files) if args.files else drawn_groups(args) if args.profile else random_groups(args):
         if time.monotonic() > until:
             break
-        compare(shop, schedulers, rows)
+        compare(shop, schedulers, rows, named=args.files is not None)
     for name, found in rows.items():
         if found:
             print(json.dumps(summary(name, found)), flush=True)
 
 
-def compare(shop: Shop, schedulers: dict[str, dict[str, Any]], rows: dict[str, list[dict[str, float]]]) -> None:
-    """Add a row of each scheduler for one shop."""
+def compare(
+    shop: Shop, schedulers: dict[str, dict[str, Any]], rows: dict[str, list[dict[str, float]]], named: bool
+) -> None:
+    """Add a row of each scheduler for one shop; with its name, print makespans, processor seconds and the bound."""
     least, found = shop_bound(shop), {}
     for name, options in schedulers.items():
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             schedule = make_schedule(shop, name, options)
         except PenstockError as error:
             if error.code != "not-installed":
                 raise
             continue
-        found[name] = schedule.makespan, time.perf_counter() - began
+        found[name] = schedule.makespan, time.process_time() - began
         least = max(least, schedule.proved or 0.0)
+    if named:
+        print(json.dumps({"shop": shop.name, "bound": least, **found}), flush=True)
     for name, (makespan, seconds) in found.items():
         rows[name].append({"ratio": makespan / found["fifo"][0], "proved": least / makespan, "seconds": seconds})
 
@@ -102,7 +108,7 @@ def summary(name: str, rows: list[dict[str, float]]) -> dict[str, Any]:
 
 def files(folder: Path) -> Iterator[Shop]:
     """The shops in a folder."""
-    return (read_fjs(path) for path in sorted(folder.glob("*.fjs")))
+    return (read_fjs(path) for path in sorted((*folder.glob("*.fjs"), *folder.glob("*.txt"))))
 
 
 def drawn_groups(args: argparse.Namespace) -> Iterator[Shop]:

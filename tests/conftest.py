@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -54,8 +55,45 @@ def group_of(test: str) -> str:
     return test.partition("::")[0]
 
 
+class NamesAtOnce:
+    """Names a test as it fails, and where a run is interrupted the tests that did not run, by their files."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config, self._chosen, self._begun = config, dict[str, None](), set[str]()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Remember the tests of this process."""
+        self._chosen.update((item.nodeid, None) for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: object, ids: list[str]) -> None:
+        """Remember the tests of another process."""
+        self._chosen.update(dict.fromkeys(ids))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write a line for a test that fails, with the first line of what it says."""
+        self._begun.add(report.nodeid)
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = str(report.longrepr if crash is None else crash.message).strip().partition("\n")[0]
+            self._write(f"FAILED {report.nodeid} ({report.when}): {said[:200]}")
+
+    def pytest_terminal_summary(self) -> None:
+        """Write how many tests of each file did not run."""
+        left = Counter(name.partition("::")[0] for name in self._chosen if name not in self._begun)
+        for file, count in left.items():
+            self._write(f"NOT RUN {count} of {file}")
+
+    def _write(self, line: str) -> None:
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        reporter.ensure_newline()
+        reporter.write_line(line)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Choose where kernels of a GPU run; not in a process that only shares tests out to others, which wait for it."""
+    if config.option.markexpr == "gpu" and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NamesAtOnce(config))
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         return
     import torch

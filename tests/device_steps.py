@@ -25,7 +25,8 @@ def schedule_of(session):
 
 def bursts(schedule, pause):
     """Say at each position how many steps are taken until the next pause: `pause`, or what is left of the epoch."""
-    return lambda position: min(pause, schedule.batches - position.batch)
+    batches = schedule.batches
+    return lambda position: min(pause, batches - position.batch)
 
 
 def weights(session):

@@ -52,7 +52,11 @@ def overflow_unchecked(monkeypatch):
 
 def launch_faster() -> None:
     """Let the interpreter do less at each launch; what kernels compute stays what it is."""
-    _replace_language_once()
+    from recorded_kernels import Recordings
+
+    recordings = Recordings()
+    _replace_language_once(recordings)
+    _record_functions(recordings)
     _remember_arguments()
     _remember_types()
     _broadcast_less()
@@ -102,7 +106,7 @@ def _remember_types() -> None:
     interpreter._get_np_dtype = numpy_type
 
 
-def _replace_language_once() -> None:
+def _replace_language_once(recordings) -> None:
     """Replace the language's functions by the interpreter's at the first launch, and leave them so.
 
     The interpreter replaces them at each launch and whenever a kernel calls another, and puts them back after a launch.
@@ -115,24 +119,98 @@ def _replace_language_once() -> None:
     semantic, done = interpreter.interpreter_semantic, []
 
     def patch_attr(owner, name, member, builder, scope):
-        def interpreted(*args, _semantic=None, **options):
+        def interpreted(*args, **options):
             return member(*args, **options, _semantic=semantic)
 
-        scope.set_attr(owner, name, interpreted)
+        remembered = recordings.remembered(interpreted)
+
+        def called(*args, _semantic=None, **options):
+            return (remembered if _semantic is None else interpreted)(*args, **options)
+
+        scope.set_attr(owner, name, called)
 
     def patch_lang(kernel):
         if not done:
-            done.append(patch(FunctionType(kernel.__code__, {"language": language, "core": language.core})))
+            code = inspect.unwrap(kernel).__code__
+            done.append(patch(FunctionType(code, {"language": language, "core": language.core})))
+            _follow_values(recordings)
         return untouched
 
     interpreter._patch_attr, interpreter._patch_lang = patch_attr, patch_lang
+
+
+def _follow_values(recordings) -> None:
+    """Recording ends where a kernel asks for a value; reductions and scans are recorded as one operation.
+
+    Loads and stores ask whether there is a mask, not for its value.
+    """
+    from triton import language
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    inside: list[str] = []
+
+    def asked(convert):
+        def ask(tensor):
+            if inside:
+                return True
+            recordings.stop()
+            return convert(tensor)
+
+        return ask
+
+    def without_asking(name):
+        method = getattr(interpreter.interpreter_semantic, name)
+
+        def called(*given):
+            inside.append(name)
+            try:
+                return method(*given)
+            finally:
+                inside.pop()
+
+        setattr(interpreter.interpreter_semantic, name, called)
+
+    for name in ("__index__", "__bool__", "__repr__", "__str__"):
+        setattr(core.tensor, name, asked(getattr(core.tensor, name)))
+    without_asking("_load_legacy")
+    without_asking("_store_legacy")
+    reduce, scan = core.reduce, core.associative_scan
+    for owner in (language, core):
+        owner.reduce = lambda x, axis, combine_fn, keep_dims=False, **_: recordings.folded(
+            reduce, x, axis, combine_fn, keep_dims
+        )
+        owner.associative_scan = lambda x, axis, combine_fn, reverse=False, **_: recordings.folded(
+            scan, x, axis, combine_fn, reverse
+        )
+
+
+def _record_functions(recordings) -> None:
+    """Record kernels and the functions they call, and leave values as they are that are assigned."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    rewrite, remembered = interpreter.InterpretedFunction.rewrite, {}
+    to_tensor = interpreter.interpreter_semantic.to_tensor
+
+    def rewritten(self):
+        function = rewrite(self)
+        if function not in remembered:
+            remembered[function] = recordings.remembered(function)
+        return remembered[function]
+
+    def assigned(x, check_type=True):
+        return x if type(x) is core.tensor else to_tensor(x, check_type)
+
+    interpreter.InterpretedFunction.rewrite = rewritten
+    interpreter.interpreter_semantic.to_tensor = assigned
 
 
 def _remember_arguments() -> None:
     """Look at what arguments a kernel takes once, not at every launch."""
     from triton.runtime import interpreter
 
-    spec_of = functools.cache(inspect.getfullargspec)
+    spec_of = functools.cache(lambda kernel: inspect.getfullargspec(inspect.unwrap(kernel)))
 
     def call_arguments(kernel, *given, **named):
         spec = spec_of(kernel)

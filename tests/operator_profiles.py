@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from penstock.cost.machine import MeasuredMachine
 from penstock.cost.operators import OPERATORS
-from penstock.cost.profile import FittedOperator, Profile
+from penstock.cost.profile import FittedOperator, MeasuredMachine, Profile
 from penstock.nn.operator_costs import Processor
 
 HERE = MeasuredMachine(

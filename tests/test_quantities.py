@@ -14,6 +14,8 @@ from penstock.formatting import counted, percent, signed_percent
         (1, "vertices", "1 vertex"),
         (1, "batches", "1 batch"),
         (1, "classes", "1 class"),
+        (1, "flow policies", "1 flow policy"),
+        (1, "entries", "1 entry"),
         (1, "'paper' vertices", "1 'paper' vertex"),
     ],
 )

@@ -17,9 +17,6 @@ _SINGULARS = {
     "classes": "class",
     "matches": "match",
     "losses": "loss",
-    "entries": "entry",
-    "entities": "entity",
-    "copies": "copy",
     "processes": "process",
 }
 
@@ -32,7 +29,8 @@ def counted(count: int, plural: str) -> str:
 def singular(plural: str) -> str:
     """The singular of a plural; of several words, that of the last one."""
     head, space, last = plural.rpartition(" ")
-    return f"{head}{space}{_SINGULARS.get(last, last.removesuffix('s'))}"
+    usual = f"{last.removesuffix('ies')}y" if last.endswith("ies") else last.removesuffix("s")
+    return f"{head}{space}{_SINGULARS.get(last, usual)}"
 
 
 def percent(share: float) -> str:

@@ -36,7 +36,7 @@ def test_latency_against_load_as_json_and_as_a_page(monkeypatch, capsys, tmp_pat
     code, found = asked(monkeypatch, capsys, *words, "--chart", str(chart))
     assert code == 0 and {row["load"] for row in found["rows"]} == {0.4, 0.9}
     medians = {row["selector"]: row["median_us"] for row in found["rows"] if row["load"] == 0.9}
-    assert medians["leo-smooth"] < medians["leo"] and "optimum" not in medians
+    assert medians["leo-smooth"] < medians["leo"] and "clairvoyant" not in medians
     assert found["bounds"][0]["mean_us"] < found["bounds"][1]["mean_us"]
     page = chart.read_text()
     assert "leo-smooth" in page and "Median latency" in page and "fluid bound" in page
@@ -49,7 +49,11 @@ def test_latency_against_load_as_json_and_as_a_page(monkeypatch, capsys, tmp_pat
 def test_the_optimum_is_compared(monkeypatch, capsys):
     words = ("optimum", "key-value-store", "--requests", "40", "--horizon", "4", "--load", "0.8")
     code, found = asked(monkeypatch, capsys, *words)
-    assert code == 0 and [row["selector"] for row in found["rows"]] == ["optimum", "leo-smooth", "leo"]
+    assert code == 0 and [row["selector"] for row in found["rows"]] == [
+        "clairvoyant", "rolling-horizon", "leo-smooth", "leo"
+    ]  # fmt: skip
+    code, refusal = asked(monkeypatch, capsys, "simulate", "all-reduce", "--selector", "optimum")
+    assert code == 2 and "rolling-horizon" in refusal["error"]
 
 
 def test_mistakes_are_sentences(monkeypatch, capsys, tmp_path):

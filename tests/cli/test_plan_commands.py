@@ -62,13 +62,15 @@ def test_a_plan_for_machines_and_people(monkeypatch, capsys, files):
     assert code == 0
     found = json.loads(out)
     assert {"path", "predicted", "compared", "bottleneck", "search"} <= set(found)
-    assert set(found["predicted"]) == {"iteration_s", "epoch_s", "lower_bound_s", "placement_bound_s"}
+    assert set(found["predicted"]) == {"iteration_s", "epoch_s", "epoch_p95_s", "lower_bound_s", "placement_bound_s"}
     assert {"placement", "flows", "iteration_s", "epoch_s", "gap"} <= set(found["compared"][0])
     assert {"steps", "seconds", "simulated", "simulations", "judged_iterations"} <= set(found["search"])
     best = min(found["compared"], key=lambda row: row["iteration_s"])
     assert best["iteration_s"] == found["predicted"]["iteration_s"]
-    code, out, _ = planned(monkeypatch, capsys, files, "--force")
+    assert found["predicted"]["epoch_p95_s"] >= found["predicted"]["epoch_s"] and found["slow"] == []
+    code, out, _ = planned(monkeypatch, capsys, files, "--force", "--slow", "slow=0.5")
     assert code == 0 and " of the time " in out and "one more machine like fast" in out
+    assert "slow at 50 % of its speed, planned for that: " in out and "95 of 100 take less than" in out
     assert " -0" not in out and "(-0" not in out
 
 
@@ -78,6 +80,8 @@ def test_a_plan_for_machines_and_people(monkeypatch, capsys, files):
         (["--placement", "serach"], "did you mean 'search'"),
         (["--flows", "fiar"], "did you mean 'fair'"),
         (["--flows", "maxmin"], "is called 'fair' now"),
+        (["--slow", "fats=0.5"], "did you mean 'fast'"),
+        (["--slow", "fast=2"], "names no slow machine"),
         (["--hidden", "16"], "is the profile of another job: it has hidden 8 where"),
         (["--device", "cuda"], "GPU"),
         (["--profile", "none.json"], "penstock profile JOB"),

@@ -6,8 +6,7 @@ from in_process import answer, command, refusal
 from operator_profiles import operator_profile
 from penstock.cost import model as operator_cache
 from penstock.cost import operator_profile as profiles
-from penstock.cost.machine import this_machine
-from penstock.cost.profile import FittedOperator, read_profile, write_profile
+from penstock.cost.profile import FittedOperator, read_profile, this_machine, write_profile
 from refusals import check_refusal
 
 BATCH = FittedOperator(

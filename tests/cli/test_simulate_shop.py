@@ -23,9 +23,9 @@ def test_json_has_the_schedule_and_what_is_proved(monkeypatch, capsys):
 
 def test_people_read_a_table_and_a_page_is_drawn(monkeypatch, capsys, tmp_path):
     page, trace = tmp_path / "page.html", tmp_path / "trace.json"
-    options = "--schedule-options", "{beta: 2, width: 5}", "--timeline", page, "--timeline", trace
+    options = "--schedule-options", "{moves: 500}", "--timeline", page, "--timeline", trace
     _, said, _ = command(monkeypatch, capsys, "simulate", "--shop", EXAMPLE, *options)
-    assert "bilevel: makespan" in said and "machine 3" in said
+    assert "local-search: makespan" in said and "machine 3" in said
     assert "makespan" in page.read_text() and "job 4, operation 3" in trace.read_text()
 
 

@@ -329,7 +329,7 @@ def test_a_damaged_checkpoint(harm, graph, tmp_path, refused_command, answered):
 
 
 def test_interrupts_are_told_apart_from_failures(graph, tmp_path, monkeypatch, capsys):
-    from penstock.train.steps.loaded import LearnAlone
+    from penstock.train.steps.one_by_one import LearnAlone
 
     def impatient(self, loaded):
         raise KeyboardInterrupt
@@ -344,7 +344,7 @@ def test_interrupts_are_told_apart_from_failures(graph, tmp_path, monkeypatch, c
 
 
 def test_an_interrupted_run_prints_what_was_done_and_no_empty_table(graph, tmp_path, monkeypatch, capsys):
-    from penstock.train.steps.loaded import LearnAlone
+    from penstock.train.steps.one_by_one import LearnAlone
 
     learn, done = LearnAlone.__call__, []
 

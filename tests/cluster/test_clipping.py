@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from penstock.cluster.worker.gradients import clip_factor
 from penstock.cluster.worker.inputs import PartedInputs
+from penstock.cluster.worker.worker_group import clip_factor
 
 
 @pytest.mark.parametrize("numbers", [[3.0, 4.0], [0.1, 0.2], [float("inf"), 1.0], [float("nan"), 1.0]], ids=str)

@@ -25,7 +25,7 @@ from penstock.train.job import make_job
 from penstock.train.loop import Loop
 from penstock.train.metrics import METRICS
 from penstock.train.run_files.checkpoints import TrainState
-from penstock.train.run_files.records import NoRecords
+from penstock.train.run_files.records import Records
 from penstock.train.run_files.run_folder import RunFolder
 from penstock.train.session import Step
 from penstock.train.steps.group import RegroupError
@@ -53,7 +53,7 @@ class Killed(Exception):  # noqa: N818
     """The process is gone."""
 
 
-class Written(NoRecords):
+class Written(Records):
     """Metrics in the run folder, checkpoints in memory."""
 
     kept = True

@@ -11,9 +11,9 @@ from torch import distributed
 from wired import team_of, template_for, wired
 
 from penstock.cluster.rendezvous import Rendezvous
-from penstock.cluster.worker import collectives, gradients
+from penstock.cluster.worker import collectives, worker_group
 from penstock.cluster.worker.collectives import WireGroup
-from penstock.cluster.worker.gradients import FlatGradients, are_finite, learned_parameters
+from penstock.cluster.worker.worker_group import FlatGradients, are_finite, learned_parameters
 from penstock.train.steps.group import RegroupError
 from refusals import refused
 
@@ -79,7 +79,7 @@ def test_two_workers_make_the_same_step(two, reduction, early):
     expected = [p - 0.5 * (1 + (0 if p.grad is None else p.grad)) for p in session_of(0).learned.parameters()]
 
     def train(rank):
-        summed = gradients.AllReduce(two.members[rank], sessions[rank], two.generation, two.mailboxes[rank])
+        summed = worker_group.AllReduce(two.members[rank], sessions[rank], two.generation, two.mailboxes[rank])
         assert isinstance(summed.group, {"torch": collectives.HostCollectiveGroup, "wire": WireGroup}[reduction])
         try:
             if early:
@@ -141,7 +141,7 @@ def test_a_step_that_overflows_is_left_out(two, monkeypatch):
         session = session_of(compute_type=kind)
         before = [p.detach().clone() for p in session.learned.parameters()]
         session.inputs.device = torch.device("cuda")
-        reduction = gradients.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
+        reduction = worker_group.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
         assert reduction.step(session, 0.5, False) == (0.5, False)
         moved = [not torch.equal(p, old) for p, old in zip(session.learned.parameters(), before, strict=True)]
         assert any(moved) == moves
@@ -263,7 +263,7 @@ def test_hosts_sum_what_captured_steps_launch_and_agree(two, reduction):
     teams = [team_of(member) for member in two.members]
 
     def ask(rank):
-        reduction = gradients.AllReduce(two.members[rank], session_of(), two.generation, teams[rank].collective)
+        reduction = worker_group.AllReduce(two.members[rank], session_of(), two.generation, teams[rank].collective)
         teams[rank].reduction = reduction
         try:
             numbers = torch.full((20,), float(rank + 1))
@@ -317,6 +317,6 @@ def test_gpus_of_their_own_are_summed_by_nccl_and_shared_ones_by_hosts(two, nccl
     session = session_of(device=torch.device("cuda"))
     for count in (2, 1):
         two.members[0].setup.cluster.machines[0].gpus = count
-        gradients.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
-    gradients.AllReduce(two.members[0], session_of(), two.generation, two.mailboxes[0])
+        worker_group.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
+    worker_group.AllReduce(two.members[0], session_of(), two.generation, two.mailboxes[0])
     assert chosen == ["nccl", "gloo", "gloo"]

@@ -10,7 +10,6 @@ from operator_profiles import HERE, WITH_GPU, gpu_profile, operator_profile
 from penstock.cost import model as operator_cache
 from penstock.cost import operator_profile as profiles
 from penstock.cost.fit import fit_and_compare, fit_rates, step_widths, training_step, undisturbed
-from penstock.cost.machine import processor_name, this_machine
 from penstock.cost.model import (
     CostModel,
     data_sheets,
@@ -23,7 +22,7 @@ from penstock.cost.model import (
 )
 from penstock.cost.operators import OPERATORS
 from penstock.cost.operators.entry import HELD_OUT, RUNGS, block_sizes, distinct_rows, made_graph, rung_of
-from penstock.cost.profile import FittedOperator, Profile, read_profile, write_profile
+from penstock.cost.profile import FittedOperator, Profile, processor_name, read_profile, this_machine, write_profile
 from penstock.cost.step_prediction import BlockSizes, StepShape, predicted_layers, step_calls, step_seconds, step_work
 from penstock.nn import build_model
 from penstock.nn.layer_table import model_options

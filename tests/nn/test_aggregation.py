@@ -13,8 +13,8 @@ from random_blocks import dense, random_block, rows
 from torch.autograd import gradcheck
 
 from penstock.nn import aggregate
-from penstock.nn.aggregation import gather
-from penstock.nn.derived import transposed, with_self_loops, without_empty_rows
+from penstock.nn.aggregation import gather, transposed
+from penstock.nn.derived import with_self_loops, without_empty_rows
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
 from penstock.sampling import Block
 from refusals import refused

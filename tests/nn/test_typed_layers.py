@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 from torch.func import functional_call
 
 from penstock.nn import HGTLayer, RGCNLayer, SAGELayer, TypedGATLayer
-from penstock.nn.input_rows import constant_input
+from penstock.nn.aggregation import constant_input
 from penstock.sampling import Block
 from refusals import refused
 

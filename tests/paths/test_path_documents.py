@@ -72,7 +72,9 @@ def test_times_follow_from_bytes_rates_and_latencies():
     assert routes.base.tolist() == pytest.approx([8.0, 4.0])
     assert routes.end_to_end.tolist() == pytest.approx([12.1, 8.1])
     assert routes.distinct.tolist() == pytest.approx([8.0, 4.0])
-    assert routes.toll.tolist() == pytest.approx([3.0, 4.0]), "a node with three places delays others by a third"
+    assert routes.toll_per_place.tolist() == pytest.approx([3.0, 4.0]), (
+        "a node with three places delays others by a third"
+    )
     assert routes.flags.tolist() == [NETWORK | COMMON, 0, 0, NETWORK | COMMON, 0, 0]
     assert np.array_equal(routes.capacity, [1, 3, 1, 1, 1, 1])
 
@@ -135,7 +137,11 @@ def test_metrics_survive_a_file(tmp_path):
         application="toy",
         hardware="two",
         requests={
-            "ask": {"b": PathMetrics(base_us=8, end_to_end_us=12, distinct_us=8, toll_us=3, interval_us=2)},
+            "ask": {
+                "b": PathMetrics(
+                    base_us=8, end_to_end_us=12, distinct_us=8, toll_us=3, toll_per_place_us=3, interval_us=2
+                )
+            },
         },
     )
     write_metrics(metrics, tmp_path / "metrics.yaml")

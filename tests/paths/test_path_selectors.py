@@ -12,8 +12,8 @@ from penstock.paths.decisions import complete_chunk, decide_chunk, nothing_in_pr
 from penstock.paths.documents import ApplicationDocument, HardwareDocument, shipped_applications
 from penstock.paths.optimum import fluid_bound, highest_rate, optimal_choices
 from penstock.paths.request_sequence import draw_sequence, workload_shares
-from penstock.paths.rules import BEHIND, new_state
-from penstock.paths.selectors import Selector
+from penstock.paths.rules import BEHIND, RECORDED_RULE, new_state
+from penstock.paths.selectors import Prepared, Selector
 from penstock.paths.simulation import profile_paths, simulate_paths, with_metrics
 from refusals import refused
 
@@ -190,6 +190,45 @@ def test_the_optimum_of_a_window_is_that_of_all_choices():
         found = optimal_choices(table, sequence, horizon=14)
         costs = {paths: _cost(table, sequence, paths) for paths in itertools.product((SLOW, FAST), repeat=7)}
         assert costs[tuple(found.tolist())] == pytest.approx(min(costs.values()), rel=1e-3)
+
+
+def test_the_clairvoyant_choices_of_a_short_sequence_are_the_best_of_all():
+    application, table = two_paths()
+    for seed in range(2):
+        sequence = draw_sequence(application, None, 7e5, 7, seed=seed)
+        every = [_simulated(table, sequence, paths, seed) for paths in itertools.product((SLOW, FAST), repeat=7)]
+        least = min((each.record.end - sequence.arrivals).sum() for each in every)
+        found = simulate_paths(table, sequence, "clairvoyant", seed).record
+        assert (found.end - sequence.arrivals).sum() == pytest.approx(least, rel=1e-12)
+
+
+def _simulated(table, sequence, paths, seed):
+    """The requests of a sequence along the given paths."""
+    fixed = Selector("fixed", RECORDED_RULE, "as given", lambda case: Prepared(choices=np.array(paths, np.int32)))
+    with SELECTORS.added("fixed", fixed):
+        return simulate_paths(table, sequence, "fixed", seed)
+
+
+def test_a_clairvoyant_search_of_a_long_sequence_is_never_worse_than_what_it_begins_with():
+    application = find_application("block-storage")
+    table = build_routes(application, find_hardware(application.hardware))
+    _, mix = workload_shares(application, "mixed")
+    rate = 0.8 * highest_rate(table, mix)
+    sequence = draw_sequence(application, "mixed", rate, 120, seed=1)
+    total = {
+        name: (simulate_paths(table, sequence, name).record.end - sequence.arrivals).sum()
+        for name in ("clairvoyant", "leo-smooth", "rolling-horizon")
+    }
+    assert total["clairvoyant"] <= min(total["leo-smooth"], total["rolling-horizon"])
+    assert total["clairvoyant"] >= len(sequence.arrivals) * (fluid_bound(table, mix, 1.0).mean_us - 3)
+
+
+def test_the_printed_toll_counts_no_places():
+    """Two processors share 5 us of work as one has them: the paper adds compute times and bytes / bandwidth."""
+    table = two_paths()[1]
+    assert table.routes.toll.tolist() == [5.0, 2.0] and table.routes.toll_per_place.tolist() == [2.5, 2.0]
+    with refused("unknown-name optimum rolling-horizon"):
+        selector_named("optimum")
 
 
 def _cost(table, sequence, paths):

@@ -288,8 +288,8 @@ def test_misuse_is_a_sentence():
         requester.send("get", b"")
     with refused("unknown-name delete"):
         requester.send("delete", b"")
-    with refused("unsupported-combination optimum"):
-        init(SHAPE.table, "optimum")
+    with refused("unsupported-combination rolling-horizon"):
+        init(SHAPE.table, "rolling-horizon")
     requester.register_communication(lambda message: message, "acc")
     with refused("duplicate acc"):
         requester.register_communication(lambda message: message, "acc")

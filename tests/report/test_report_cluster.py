@@ -5,6 +5,7 @@ import re
 import pytest
 
 from penstock.report.cluster import cluster_cards
+from penstock.report.facts import plan_card
 from penstock.report.run_folder import RunRecord
 
 TASKS = [
@@ -24,7 +25,7 @@ def cards_of(result: dict) -> list[str]:
     """Of a run that is known by its result alone."""
     run = object.__new__(RunRecord)
     run.result = result
-    return [plain(card) for card in cluster_cards(run)]
+    return [plain(card) for card in (plan_card(run), *cluster_cards(run)) if card]
 
 
 def plain(card: str) -> str:

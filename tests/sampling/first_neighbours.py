@@ -4,7 +4,7 @@ import numpy as np
 
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.entry import SamplerEntry
-from penstock.sampling.relabel import rows_for
+from penstock.sampling.lists import rows_for
 
 
 class FirstNeighbours:

@@ -121,8 +121,20 @@ def test_a_job_alike_is_found_first_among_those_that_have_ended(database):
     database.change(1, state="ended", seconds=4.0)
     assert database.alike(3).id == 1
     assert database.alike(4) is None
-    rows = {row["id"]: row["expected_s"] for row in database.waiting(("submitted", "waiting"))}
+    rows = {row["id"]: row["known_s"] for row in database.waiting(("submitted", "waiting"))}
     assert rows == {2: 4.0, 3: 4.0, 4: None}
+
+
+def test_forecast_seconds_are_corrected_by_the_jobs_that_have_ended(database):
+    assert database.corrections() == {}
+    database.add([JOB] * 5, runs)
+    for number, (took, forecast) in enumerate([(30.0, 10.0), (8.0, 4.0), (9.0, 9.0), (5.0, None)], 1):
+        told = {} if forecast is None else {"run": {"total_s": forecast}}
+        database.change(number, state="ended", seconds=took, forecast=told)
+    database.change(5, state="waiting", seconds=2.0, forecast={"run": {"total_s": 7.0}})
+    assert database.corrections() == {JOB["kind"]: 2.0}
+    (row,) = database.waiting(("waiting",))
+    assert (row["predicted_s"], row["seconds"]) == (7.0, 2.0)
 
 
 def test_what_waits_is_told_with_its_predicted_share(database):

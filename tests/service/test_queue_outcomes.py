@@ -129,17 +129,37 @@ def test_a_policy_is_told_the_share_of_the_processor_and_the_age():
         "priority": 1,
         "alone": 0,
         "since": "",
-        "expected_s": 4.0,
+        "seconds": 0.0,
+        "known_s": 4.0,
+        "predicted_s": 7.0,
         "throughput_share": None,
     }
-    (job,) = waiting_jobs([row], ROOMS)
+    (job,) = waiting_jobs([row], ROOMS, {"cpu": 2.0})
     assert (job.id, job.kind, job.share, job.waited_s, job.expected_s) == ("3", "cpu", 0.5, 0.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("known", "predicted", "spent", "expected"),
+    [
+        (4.0, 7.0, 0.0, 4.0),
+        (None, 7.0, 0.0, 14.0),
+        (None, 7.0, 4.0, 10.0),
+        (4.0, None, 5.0, 0.4),
+        (None, None, 5.0, None),
+    ],
+)
+def test_what_is_left_of_a_job_is_known_forecast_or_unknown(known, predicted, spent, expected):
+    row = {"id": 3, "kind": "cpu", "device_bytes": None, "host_bytes": 7, "cores": 2, "priority": 1, "alone": 0}
+    row |= {"since": "", "throughput_share": None, "seconds": spent, "known_s": known, "predicted_s": predicted}
+    (job,) = waiting_jobs([row], ROOMS, {"cpu": 2.0})
+    assert job.expected_s == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(("predicted", "share"), [(0.1, 0.1), (0.7, None), (None, None)])
 def test_a_small_predicted_share_of_a_gpu_is_believed_and_a_large_one_is_measured(predicted, share):
     row = {"id": 3, "kind": "cuda", "device_bytes": 5, "host_bytes": 7, "cores": 1, "priority": 1, "alone": 0}
-    (job,) = waiting_jobs([{**row, "since": "", "expected_s": None, "throughput_share": predicted}], ROOMS)
+    row |= {"since": "", "seconds": 0.0, "known_s": None, "predicted_s": None, "throughput_share": predicted}
+    (job,) = waiting_jobs([row], ROOMS, {})
     assert job.share == share
 
 

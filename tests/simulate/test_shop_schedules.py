@@ -80,6 +80,29 @@ def test_bilevel_is_deterministic_and_shorter_than_fifo_on_average():
     assert np.mean(ratios) < 1
 
 
+def test_local_search_is_deterministic_and_near_the_best():
+    """Of 24 operations on three machines; another seed may come to another schedule, more moves to no longer one."""
+    for seed in range(4):
+        shop = random_shop(seed, jobs=8, routes=1 + seed % 2, operations=5)
+        found = make_schedule(shop, "local-search", {"moves": 2000})
+        assert found == make_schedule(shop, "local-search", {"moves": 2000})
+        listed = make_schedule(shop, "local-search", {"moves": 0})
+        assert found.makespan <= listed.makespan <= make_schedule(shop, "fifo").makespan
+        assert found.makespan <= 1.05 * make_schedule(shop, "bilevel").makespan
+    small = [random_shop(seed, jobs=4, operations=4) for seed in range(6)]
+    for shop in small:
+        best = make_schedule(shop, "enumeration").makespan
+        assert make_schedule(shop, "local-search", {"moves": 5000}).makespan == pytest.approx(best)
+
+
+def test_a_move_finds_what_the_list_schedule_missed():
+    """The long job comes last in the list on the one machine that the short ones fill."""
+    times = [[(1, 7), (0, 2)], [(1, 3), (0, 6)], [(1, 4), (2, 1)], [(0, 3), (2, 8)]]
+    jobs = tuple((tuple((Choice(machine, float(time)),) for machine, time in job),) for job in times)
+    shop = Shop("four", ("a", "b", "c"), jobs)
+    assert make_schedule(shop, "local-search").makespan == make_schedule(shop, "enumeration").makespan
+
+
 def test_the_solver_proves_what_enumeration_finds():
     pytest.importorskip("ortools")
     for seed, fractions in ((0, False), (1, True)):
@@ -151,9 +174,22 @@ def test_text_comes_back_as_it_was(tmp_path):
         fjs_text(random_shop(4, routes=2))
 
 
+def test_machines_may_be_numbered_from_0_or_from_1(tmp_path):
+    texts = {
+        "from-1": "2 3 1.5\n2 1 2 6 2 1 9 3 3\n1 1 2 2\n",
+        "from-0": "2 3\n2 1 1 6 2 0 9 2 3\n1 1 1 2\n",
+    }
+    shops = []
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+        shops.append(read_fjs(tmp_path / f"{name}.txt"))
+    assert shops[0].jobs == shops[1].jobs and shops[0].machines == shops[1].machines
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("1 3\n2 1 0 5 1 3 5\n", "invalid-document 0 and 3 from 1 to 3 or from 0 to 2"),
         ("", "invalid-document line 1"),
         ("2 3\n1 1 1 5\n", "invalid-document 2 jobs 1 lines"),
         ("1 3\n2 1 1 5\n", "invalid-document line 2 ends"),

@@ -88,6 +88,7 @@ def test_workers_whose_sampler_knows_what_is_near_are_measured_there(tmp_path) -
     from penstock.cluster.planning import plan_run
     from penstock.cost.profile import write_profile
     from penstock.plan.placement import Budget
+    from penstock.plan.planner import PlanChoices
 
     graph = community_graph().save(tmp_path / "graph")
     spread = {"machines": machines(1, 1, nic_gbps=1.0), "partition": in_parts(graph, 2, tmp_path)}
@@ -102,5 +103,5 @@ def test_workers_whose_sampler_knows_what_is_near_are_measured_there(tmp_path) -
     # Half of the columns of fewer rows.
     assert 0 < ours.sum() < 0.6 * (theirs.sum() - np.trace(theirs))
     write_profile(profile, tmp_path / "profile.json")
-    plan = plan_run(job, cluster, tmp_path / "profile.json", None, "fair", Budget(50), 0, SILENT)
+    plan = plan_run(job, cluster, tmp_path / "profile.json", PlanChoices(None, "fair", Budget(50)), SILENT)
     assert plan.machine_of()["worker-0"] == "m0" and plan.machine_of()["worker-1"] == "m1"

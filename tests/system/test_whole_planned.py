@@ -9,6 +9,7 @@ from penstock.cost.profile import write_profile
 from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.plan.document import write_plan
 from penstock.plan.placement import Budget
+from penstock.plan.planner import PlanChoices
 from penstock.progress import SILENT
 from penstock.train.job import make_job
 from training_graphs import community_graph, facts_of, typed_graph
@@ -27,7 +28,7 @@ def test_bytes_are_those_of_the_plan(tmp_path, make, model) -> None:
     )
     cluster = ClusterDocument(machines=[Machine(name=name, nic_gbps=1, cores=2) for name in ("a", "b")])
     write_profile(profile_job(job, cluster, 1, SILENT), tmp_path / "profile.json")
-    plan = plan_run(job, cluster, tmp_path / "profile.json", None, None, Budget(10), 0, SILENT)
+    plan = plan_run(job, cluster, tmp_path / "profile.json", PlanChoices(None, None, Budget(10)), SILENT)
     write_plan(plan, tmp_path / "plan.json")
     folder = start_planned_run(tmp_path / "plan.json", {})
     result = facts_of(folder.path)["result"]

@@ -7,7 +7,7 @@ import weakref
 from penstock.progress import Progress
 from penstock.train import loop
 from penstock.train.session import Session
-from penstock.train.steps.loaded import LearnAlone
+from penstock.train.steps.one_by_one import LearnAlone
 from training_graphs import community_graph, lines_of, trained
 
 

@@ -8,7 +8,7 @@ from test_resume import Trouble, assert_same_runs, interrupt
 
 from penstock.api import train
 from penstock.report import write_report
-from penstock.train.steps.loaded import StaleWeights
+from penstock.train.steps.one_by_one import StaleWeights
 from refusals import refused
 from training_graphs import community_graph, newest_checkpoint, trained
 

@@ -9,7 +9,7 @@ from meetings import Cable, Meeting, echo, until
 
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
-from penstock.wire.transport.listener import LARGE_BYTES
+from penstock.wire.transport.connection import LARGE_BYTES
 
 MIB = 1 << 20
 

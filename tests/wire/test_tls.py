@@ -237,7 +237,7 @@ def test_keys_are_replaced_and_nothing_is_lost_or_repeated(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch, lanes: int
 ) -> None:
     """Connections that have carried 2 MiB are replaced, in the middle of an answer of 24 MiB: all of it comes once."""
-    monkeypatch.setattr("penstock.wire.transport.listener.KEY_BYTES", 2 << 20)
+    monkeypatch.setattr("penstock.wire.transport.connection.KEY_BYTES", 2 << 20)
     a, b = meeting("a", "b", io_threads=lanes, window_bytes=1 << 20)
     made: list[int] = []
 

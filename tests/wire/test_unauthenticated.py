@@ -87,7 +87,7 @@ def test_unauthenticated_connections_are_few_and_peers_are_served(
     meeting: Meeting, security: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 40 connections that say nothing, 8 are kept: the oldest are ended, and a peer that comes then is let in."""
-    monkeypatch.setattr("penstock.wire.transport.listener.MAX_UNAUTHENTICATED", 8)
+    monkeypatch.setattr("penstock.wire.transport.connection.MAX_UNAUTHENTICATED", 8)
     a, b = meeting("a", "b", security=security)
     b.serve("echo", echo)
     listener = b._exchange.listeners[0]
@@ -106,7 +106,7 @@ def test_unauthenticated_connections_are_few_and_peers_are_served(
 
 
 def test_connections_of_a_peer_are_bounded(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.wire.transport.listener.MAX_PER_PEER", 4)
+    monkeypatch.setattr("penstock.wire.transport.connection.MAX_PER_PEER", 4)
     a, b, c = meeting("a", "b", "c")
     b.serve("echo", echo)
     with ExitStack() as stack:

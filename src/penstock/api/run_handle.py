@@ -164,7 +164,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The run's folder."""
+        """The run's folder, which has its checkpoints, logs and report."""
         return self._folder.path
 
     @property

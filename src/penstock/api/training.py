@@ -16,13 +16,14 @@ from penstock.api.arguments import opened as opened_graph
 from penstock.api.run_handle import Run
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
+from penstock.plan.document import read_plan
 from penstock.progress import SILENT, Progress
 from penstock.report import write_report_or_note
 from penstock.terminal_progress import shown_progress
 from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.internals import Internals
 from penstock.train.job import Job, changed_job
-from penstock.train.run import resume_run, start_run
+from penstock.train.run import carry_out_plan, resume_run, start_run
 from penstock.train.run_files.run_folder import CLUSTER, RunFolder
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 
@@ -260,12 +261,14 @@ def _refuse_objects(given: GivenFunctions, what: str) -> None:
 def _planned(
     plan: Path, others: list[Any], fields: dict[str, Any], force: bool, progress: Progress, trust_module: bool
 ) -> Run:
-    from penstock.cluster.run import start_planned_run
-
     if any(each is not None for each in others):
         raise PenstockError(
             "A plan holds its graph, its model and its cluster: give the plan alone.", code="conflicting-options"
         )
+    if not read_plan(plan).cluster:
+        return _reported(carry_out_plan(plan, fields, force, progress, trust_module), progress)
+    from penstock.cluster.run import start_planned_run
+
     return _reported(start_planned_run(plan, fields, force, progress, trust_module), progress)
 
 

@@ -10,7 +10,19 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from penstock.cli.output import ForceOption, JsonOption, SeedOption, ThreadsOption, measured, print_json, short
+from penstock.cli.output import (
+    ForceOption,
+    JsonOption,
+    MeasuredCommand,
+    SeedOption,
+    ThreadsOption,
+    answer,
+    measured,
+    print_json,
+    print_rows,
+    short,
+    unwrapped,
+)
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.files import check_target
@@ -67,11 +79,7 @@ def as_fields(found: "Inspection", source: str) -> dict[str, Any]:
             for name, nodes in found.nodes.items()
         },
         "edge_types": {
-            edge_key(kind): {
-                "count": edges.count,
-                "self_loops": edges.self_loops,
-                "duplicates": edges.duplicates,
-            }
+            edge_key(kind): {name: getattr(edges, name) for name in ("count", "self_loops", "duplicates")}
             for kind, edges in found.edges.items()
         },
         "degree": {"mean": found.degree.mean, "max": found.degree.max},
@@ -101,13 +109,8 @@ def _node_table(found: "Inspection") -> Table:
             for key, each in nodes.fields.items()
         ]
         splits = [f"{escape(key)} {size:,}" for key, size in nodes.splits.items()]
-        table.add_row(
-            escape(name),
-            f"{nodes.count:,}",
-            f"{nodes.isolated:,}",
-            "\n".join(fields) or "-",
-            "\n".join(splits) or "-",
-        )
+        texts = ("\n".join(some) or "-" for some in (fields, splits))
+        table.add_row(escape(name), f"{nodes.count:,}", f"{nodes.isolated:,}", *texts)
     return table
 
 
@@ -203,14 +206,11 @@ def import_command(
     with measured() as took, shown_progress(as_json) as progress:
         graph = _import(source, out, force, progress)
     notes: dict[str, Any] = {what: graph.origin[what] for what in ("dropped", "created") if what in graph.origin}
-    if as_json:
-        print_json({"path": str(out), "nodes": graph.num_nodes, "edges": graph.num_edges, **took.fields(), **notes})
-        return
-    _print_graph(graph)
+    lines = []
     for what, counts in notes.items():
         thing = "edges" if what == "dropped" else "vertices"
-        print(f"  {what}: " + ", ".join(f"{counted(count, thing)} of {name}" for name, count in counts.items()))
-    print(f"Wrote {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
+        lines.append(f"  {what}: " + ", ".join(f"{counted(count, thing)} of {name}" for name, count in counts.items()))
+    answer(as_json, {**_fields(graph, out, took), **notes}, *_lines(graph), *lines, _written(out, took))
 
 
 def export_command(
@@ -236,13 +236,8 @@ def export_command(
     with measured() as took, shown_progress(as_json) as progress:
         graph = Graph.open(source)
         files = export_tables(graph, out, form.value, force, progress)
-    if as_json:
-        counts: dict[str, Any] = {"path": str(out), "nodes": graph.num_nodes, "edges": graph.num_edges}
-        print_json({**counts, "files": files, **took.fields()})
-        return
-    _print_graph(graph)
-    written = counted(len(files), "files")
-    print(f"Wrote {written} to {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
+    written = _written(f"{counted(len(files), 'files')} to {out}", took)
+    answer(as_json, {**_fields(graph, out, took), "files": files}, *_lines(graph), written)
 
 
 def prepare_command(
@@ -281,11 +276,7 @@ def prepare_command(
             label=label,
             force=force,
         )
-    if as_json:
-        print_json({"path": str(out), "nodes": made.num_nodes, "edges": made.num_edges, **took.fields()})
-        return
-    _print_graph(made)
-    print(f"Wrote {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
+    answer(as_json, _fields(made, out, took), *_lines(made), _written(out, took))
 
 
 def _import(source: Path, out: Path, force: bool, progress: Progress) -> "Graph":
@@ -299,17 +290,26 @@ def _import(source: Path, out: Path, force: bool, progress: Progress) -> "Graph"
     return load(source).save(out, force)
 
 
-def _print_graph(graph: "Graph") -> None:
+def _fields(graph: "Graph", out: Path, took: MeasuredCommand) -> dict[str, Any]:
+    return {"path": str(out), "nodes": graph.num_nodes, "edges": graph.num_edges, **took.fields()}
+
+
+def _written(what: object, took: MeasuredCommand) -> str:
+    return f"Wrote {what} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB."
+
+
+def _lines(graph: "Graph") -> list[str]:
+    """A line for each node type and each edge type."""
     from penstock.graph.schema import edge_key
 
-    for name, nodes in graph.nodes.items():
-        print(f"  {name}: {counted(nodes.count, 'vertices')}, fields {', '.join(nodes.fields) or 'none'}")
+    def line(name: str, count: str, fields: dict[str, Any]) -> str:
+        return f"  {name}: {count}, fields {', '.join(fields) or 'none'}"
+
+    lines = [line(name, counted(each.count, "vertices"), each.fields) for name, each in graph.nodes.items()]
     if len(graph.edges) > _LISTED and not any(edges.fields for edges in graph.edges.values()):
-        together = sum(edges.count for edges in graph.edges.values())
-        print(f"  {len(graph.edges)} relations: {counted(together, 'edges')}; `penstock data inspect` lists them")
-        return
-    for edge_type, edges in graph.edges.items():
-        print(f"  {edge_key(edge_type)}: {counted(edges.count, 'edges')}, fields {', '.join(edges.fields) or 'none'}")
+        together = counted(graph.num_edges, "edges")
+        return [*lines, f"  {len(graph.edges)} relations: {together}; `penstock data inspect` lists them"]
+    return lines + [line(edge_key(k), counted(each.count, "edges"), each.fields) for k, each in graph.edges.items()]
 
 
 _LISTED = 8
@@ -351,11 +351,8 @@ def list_command(as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"datasets": rows})
         return
-    table = Table("data set", "vertices", "edges", "like", box=None)
-    for row in rows:
-        table.add_row(str(row["name"]), short(row["nodes"]), short(row["edges"]), str(row["summary"]))
-    table.columns[0].no_wrap = True
-    Console().print(table)
+    cells = ([row["name"], short(row["nodes"]), short(row["edges"]), row["summary"]] for row in rows)
+    print_rows([*unwrapped(["data set"]), "vertices", "edges", "like"], cells, width=None)
 
 
 @data.command("make")
@@ -386,16 +383,12 @@ def make_command(
     if scale is not None and nodes is not None:
         raise PenstockError("Give --scale or --nodes, not both.", code="conflicting-options")
     recipe = recipe_named(name)
-    total = sum(node.count for node in recipe.nodes.values())
     if nodes is not None:
-        scale = nodes / total
+        scale = nodes / sum(node.count for node in recipe.nodes.values())
     recipe = replace(recipe.scaled(1.0 if scale is None else scale), feature_dtype=feature_dtype)
     if both_directions:
         recipe = recipe.made_symmetric()
     with measured() as cost, shown_progress(as_json) as progress:
         graph = make_graph(recipe, out, seed, force, threads, progress)
-    if as_json:
-        print_json({"path": str(out), "nodes": graph.num_nodes, "edges": graph.num_edges, **cost.fields()})
-    else:
-        size = f"{counted(graph.num_nodes, 'vertices')}, {counted(graph.num_edges, 'edges')}"
-        print(f"{out}: {size} in {cost.seconds:.1f} s")
+    size = f"{counted(graph.num_nodes, 'vertices')}, {counted(graph.num_edges, 'edges')}"
+    answer(as_json, _fields(graph, out, cost), f"{out}: {size} in {cost.seconds:.1f} s")

@@ -5,6 +5,7 @@
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -14,6 +15,8 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+
+    from penstock.train.job import Job
 
 _MARK = "takes_job_flags"
 _TRUTHS = ("true", "false", "yes", "no")
@@ -33,6 +36,13 @@ def takes_job_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Mark a command whose `**fields` are the fields of a job; `with_flags` makes its flags."""
     setattr(command, _MARK, True)
     return command
+
+
+def chosen_job(file: Path | None, fields: dict[str, Any]) -> "Job":
+    """The job of a command: that of a file with these fields in place of its own, or of the fields alone."""
+    from penstock.train.job import make_job, read_job
+
+    return make_job(fields, "The command") if file is None else read_job(file, fields)
 
 
 def refuse_value_of_switch(*files: str) -> None:

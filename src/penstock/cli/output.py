@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,15 +60,15 @@ def refuse_options(sentence: str, code: Code = "conflicting-options", **given: A
             raise PenstockError(sentence.format(name.replace("_", "-")), code=code)
 
 
-def print_rows(titles: Iterable[str | Column], rows: Iterable[Iterable[str]], width: int = 160) -> None:
-    """Print a table without lines; where output is not a terminal, `width` limits it instead."""
+def print_rows(titles: Iterable[str | Column], rows: Iterable[Iterable[str]], width: int | None = 160) -> None:
+    """Print a table without lines; where output is not a terminal, `width` limits it instead, if given."""
     table = Table(*titles, box=None)
     for row in rows:
         table.add_row(*row)
     wide_console(width).print(table)
 
 
-def wide_console(width: int) -> Console:
+def wide_console(width: int | None) -> Console:
     """A console; where output is not a terminal, of the width that a table needs."""
     return Console(width=None if sys.stdout.isatty() else width)
 
@@ -80,6 +81,11 @@ def unwrapped(titles: Iterable[str]) -> list[Column]:
 def print_json(fields: dict[str, Any]) -> None:
     """Print one JSON object on stdout."""
     print(json.dumps(fields))
+
+
+def answer(as_json: bool, fields: dict[str, Any], *lines: str) -> None:
+    """Print the fields as one JSON object, or else the lines."""
+    print_json(fields) if as_json else print(*lines, sep="\n")
 
 
 def print_error(sentence: str, code: Code) -> None:
@@ -100,12 +106,12 @@ def short(count: float) -> str:
     return f"{count:.3g}G"
 
 
+@dataclass
 class MeasuredCommand:
     """Wall seconds and peak memory of a command."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.peak_rss_mb = 0.0
+    seconds: float = 0.0
+    peak_rss_mb: float = 0.0
 
     def fields(self) -> dict[str, float]:
         """The measurements under the names of the JSON interface."""

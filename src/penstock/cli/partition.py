@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from penstock.cli.output import (
     ForceOption,
@@ -17,16 +15,16 @@ from penstock.cli.output import (
     UncheckedOption,
     measured,
     print_json,
+    print_rows,
     short,
 )
 from penstock.errors import PenstockError
 from penstock.partition.methods import METHODS
-from penstock.progress import Progress
 from penstock.terminal_progress import shown_progress
 
 if TYPE_CHECKING:
     from penstock.graph import Graph
-    from penstock.partition import Assigned, Cut, Metrics
+    from penstock.partition import Cut, Metrics
 
 
 def partition_command(
@@ -136,6 +134,7 @@ def _plan(graph: str, how: "Cut", threads: int | None, unchecked: bool, as_json:
 
 def _compare(graph: str, base: "Cut", methods: str, threads: int | None, unchecked: bool, as_json: bool) -> None:
     from penstock.graph.integrity import check_graph
+    from penstock.partition import assign
 
     wanted = methods.split(",") if methods else ["random", "chunk", "stream", "metis", "metis+balanced", "hypergraph"]
     ways = [_named_cut(base, name.strip()) for name in wanted]
@@ -147,7 +146,8 @@ def _compare(graph: str, base: "Cut", methods: str, threads: int | None, uncheck
         for how in ways:
             try:
                 with measured() as cost:
-                    assigned = _assign(opened, how, threads, progress)
+                    progress.note(f"{how.method}{'+' + how.refine if how.refine else ''}:")
+                    assigned = assign(opened, how, threads, progress)
             except PenstockError as error:
                 if len(ways) == 1:
                     raise
@@ -174,13 +174,6 @@ def _named_cut(base: "Cut", name: str) -> "Cut":
     return replace(base, method=method, refine=refine or base.refine)
 
 
-def _assign(graph: "Graph", how: "Cut", threads: int | None, progress: Progress) -> "Assigned":
-    from penstock.partition import assign
-
-    progress.note(f"{how.method}{'+' + how.refine if how.refine else ''}:")
-    return assign(graph, how, threads, progress)
-
-
 def _load(graph: str, unchecked: bool) -> "Graph":
     from penstock.graph.convert import load
 
@@ -204,7 +197,6 @@ def _fields(how: "Cut", metrics: "Metrics", cost: MeasuredCommand) -> dict[str, 
 def _print_table(rows: list[dict[str, Any]]) -> None:
     """Print a table with one column for each method, so that many constraints fit a narrow terminal."""
     names = [row["method"] + (f"+\n{row['refine']}" if row["refine"] else "") for row in rows]
-    table = Table("", *names, box=None)
     lines = {
         "edges cut": [f"{row['edge_cut_fraction']:.2%}" for row in rows],
         "volume": [short(row["comm_volume"]) for row in rows],
@@ -215,6 +207,4 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         "seconds": [f"{row['seconds']:.1f}" for row in rows],
         "peak MB": [f"{row['peak_rss_mb']:,.0f}" for row in rows],
     }
-    for what, values in lines.items():
-        table.add_row(what, *values)
-    Console().print(table)
+    print_rows(["", *names], ([what, *values] for what, values in lines.items()), width=None)

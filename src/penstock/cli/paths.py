@@ -67,7 +67,11 @@ def show_command(
         [row["request"], row["path"], *(f"{row[name]:.2f} us" for name in _TIMES), " ".join(row["over"])]
         for row in rows
     )
-    print_rows(unwrapped(("request", "path", "base", "end to end", "apart", "toll", "over")), cells, width=200)
+    print_rows(
+        unwrapped(("request", "path", "base", "end to end", "apart", "toll", "toll per place", "over")),
+        cells,
+        width=200,
+    )
     for sentence in document.made:
         print(f"Made: {sentence}")
 
@@ -108,7 +112,7 @@ def simulate_command(
     selector: Annotated[list[str] | None, typer.Option(help=_SELECTOR_HELP)] = None,
     load: LoadOption = "0.3,0.5,0.7,0.8,0.9",
     requests: Annotated[int, typer.Option(min=10, max=10_000_000, help="Requests of each simulation.")] = 50_000,
-    horizon: Annotated[int, typer.Option(min=1, max=64, help="Requests that `optimum` decides together.")] = 8,
+    horizon: Annotated[int, typer.Option(min=1, max=64, help="Requests that `rolling-horizon` decides together.")] = 8,
     seed: SeedOption = 0,
     chart: Annotated[Path | None, typer.Option(help="Draw latency against load as a page (.html).")] = None,
     as_json: JsonOption = False,
@@ -154,11 +158,11 @@ def optimum_command(
     workload: WorkloadOption = None,
     load: LoadOption = "0.8",
     requests: Annotated[int, typer.Option(min=10, max=100_000, help="Requests of the recorded sequence.")] = 200,
-    horizon: Annotated[int, typer.Option(min=1, max=64, help="Requests that are decided together.")] = 8,
+    horizon: Annotated[int, typer.Option(min=1, max=64, help="Requests that `rolling-horizon` decides together.")] = 8,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """How far `leo-smooth` and `leo` are from the best choice of paths, and from the fluid bound.
+    """How far `leo-smooth` and `leo` are from the best choices that a search with all requests at hand finds.
 
     Example: penstock paths optimum key-value-store --requests 100
     """
@@ -166,7 +170,7 @@ def optimum_command(
 
     document, table = _built(application, hardware, None)
     workload, _ = workload_shares(document, workload)
-    names = ["optimum", "leo-smooth", "leo"]
+    names = ["clairvoyant", "rolling-horizon", "leo-smooth", "leo"]
     with shown_progress(as_json, f"{document.name}, {workload}: {counted(requests, 'requests')}") as progress:
         rows, bounds = _simulated_rows(
             document, table, workload, names, _loads(load), requests, horizon, seed, progress
@@ -177,7 +181,7 @@ def optimum_command(
     _print_loads(rows, bounds, names)
 
 
-_TIMES = ("base_us", "end_to_end_us", "distinct_us", "toll_us")
+_TIMES = ("base_us", "end_to_end_us", "distinct_us", "toll_us", "toll_per_place_us")
 
 
 def _built(application: str, hardware: str | None, metrics: Path | None) -> "tuple[ApplicationDocument, RouteTable]":
@@ -192,7 +196,7 @@ def _built(application: str, hardware: str | None, metrics: Path | None) -> "tup
 
 def _path_rows(table: "RouteTable") -> list[dict[str, Any]]:
     routes = table.routes
-    columns = dict(zip(_TIMES, (routes.base, routes.end_to_end, routes.distinct, routes.toll), strict=True))
+    columns = {name: getattr(routes, name.removesuffix("_us")) for name in _TIMES}
     return [
         {
             "request": table.types[table.type_of(path)],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from penstock.cli.job_flags import takes_job_flags
+from penstock.cli.job_flags import chosen_job, takes_job_flags
 from penstock.cli.output import (
     ForceOption,
     JsonOption,
@@ -64,9 +64,18 @@ def plan_command(
     simulations: Annotated[
         int, typer.Option(min=0, help="Placements that a search may simulate; 0: by the size of the cluster.")
     ] = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The plan to write.")] = Path("plan.json"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The plan to write.  [default: plan.json; of one machine: none]")
+    ] = None,
     timeline: Annotated[
         list[Path] | None, typer.Option(help="Write the plan's run as a page (.html) or a trace (.json); repeatable.")
+    ] = None,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also with slow machines: m1=0.5 for one at half of its speed, any=0.5:0.1 for each with a probability"
+            " of 0.1; repeatable."
+        ),
     ] = None,
     sweep: SweepOption = None,
     chart: ChartOption = None,
@@ -81,14 +90,13 @@ def plan_command(
 
     Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json --sweep nic_gbps=1,10,25
 
-    Example: penstock plan job.yaml --execution
+    Example: penstock plan job.yaml --execution -o plan.json
 
     Example: penstock plan job.yaml --machine this,h200,a100,l4
     """
     from penstock.cli.plan_variants import draw_plan, plan_sweep
     from penstock.cluster.cluster_file import read_cluster
     from penstock.report.gantt import check_form
-    from penstock.train.job import make_job, read_job
 
     if execution or (machine is not None and cluster is None):
         refuse_options(
@@ -99,9 +107,9 @@ def plan_command(
             flows=flows,
             budget=budget,
             timeline=timeline,
+            slow=slow,
             sweep=sweep,
             chart=chart,
-            force=force,
         )
         if profile is not None:
             raise PenstockError(
@@ -109,32 +117,38 @@ def plan_command(
                 f" --machine {profile} instead.",
                 code="unsupported-combination",
             )
-        chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
-        show_execution_plan(chosen, "this" if machine is None else machine, device_memory, as_json)
+        chosen = chosen_job(job, fields)
+        if out is not None:
+            check_new_file(out, force)
+        show_execution_plan(chosen, "this" if machine is None else machine, device_memory, out, as_json)
         return
     if device_memory is not None:
         raise PenstockError("--device-memory is for --execution: leave it out.", code="unsupported-combination")
     check_chart(chart, sweep)
     cluster = "2x1" if cluster is None else cluster
+    out = Path("plan.json") if out is None else out
     if sweep:
-        refuse_options(NOT_WITH_SWEEP, timeline=timeline)
+        refuse_options(NOT_WITH_SWEEP, timeline=timeline, slow=slow)
     else:
         check_new_file(out, force)
         for path in timeline or []:
             check_form(path)
-    chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+    chosen = chosen_job(job, fields)
     with shown_progress(as_json, f"Planning for the cluster {cluster}.") as progress:
         with importing(progress, "torch"):
             from penstock.cluster.planning import plan_run
             from penstock.cost.model import known_machine
             from penstock.plan.document import write_plan
             from penstock.plan.placement import Budget
-        how = placement or None, flows or None, Budget(steps, budget or None, simulations or None), plan_seed
+            from penstock.plan.planner import PlanChoices
+            from penstock.plan.stragglers import parsed_slow
+        search = Budget(steps, budget or None, simulations or None)
+        choices = PlanChoices(placement or None, flows or None, search, plan_seed, tuple(map(parsed_slow, slow or ())))
         like = None if machine is None else known_machine(machine)
         if sweep:
-            rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, *how, progress, like)
+            rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, choices, progress, like)
         else:
-            plan = plan_run(chosen, read_cluster(cluster), profile, *how, progress, like)
+            plan = plan_run(chosen, read_cluster(cluster), profile, choices, progress, like)
     if sweep:
         show_sweep(rows, PLANNED_COLUMNS, "plan", as_json, chart)
         return
@@ -150,8 +164,8 @@ def plan_command(
 
 
 def _fields(plan: "Plan") -> dict[str, Any]:
-    whole = ("placement", "flows", "compared", "bottleneck", "changes", "advice", "search", "scaled_from")
-    predicted = {"iteration_s", "epoch_s", "lower_bound_s", "placement_bound_s"}
+    whole = ("placement", "flows", "compared", "bottleneck", "changes", "slow", "advice", "search", "scaled_from")
+    predicted = {"iteration_s", "epoch_s", "epoch_p95_s", "lower_bound_s", "placement_bound_s"}
     return plan.model_dump(include={**dict.fromkeys(whole, True), "predicted": predicted})
 
 
@@ -196,8 +210,12 @@ def _print_plan(plan: "Plan", out: Path) -> None:
             f"No placement takes less than {predicted.lower_bound_s * 1e3:.4g} ms for each iteration; this plan takes"
             f" {predicted.iteration_s * 1e3:.4g} ms, {above:.0%} more."
         )
+    if predicted.epoch_p95_s is not None:
+        print(f"An epoch takes {predicted.epoch_s:.4g} s; 95 of 100 take less than {predicted.epoch_p95_s:.4g} s.")
     print(f"{plan.bottleneck}")
     _print_changes(plan.changes)
+    for slow in plan.slow:
+        print(f"  {slow.what}: {slow.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-slow.gain)})")
     if plan.advice:
         print(plan.advice)
     print(
@@ -214,6 +232,10 @@ def _print_plan(plan: "Plan", out: Path) -> None:
             f"In a simulated iteration a batch reads from one in {search.reads_in_turns} of the far parts,"
             f" {search.reads_in_turns} times as much from each."
         )
+    _print_written(out)
+
+
+def _print_written(out: Path) -> None:
     print(f"Plan: {out} (carry it out with: penstock train --plan {out})")
 
 
@@ -227,14 +249,23 @@ _SAID = 3
 """The most sizes outside of the measured range that are printed."""
 
 
-def show_execution_plan(job: "Job", machines: str, device_memory: str | None, as_json: bool) -> None:
-    """Plan a job's execution and print it: all alternatives on one machine, or the best one on each of several."""
+def show_execution_plan(job: "Job", machines: str, device_memory: str | None, out: Path | None, as_json: bool) -> None:
+    """Plan a job's execution and print it: all alternatives on one machine, or the best one on each of several.
+
+    The plan of one machine is written to `out`.
+    """
     size = None if device_memory is None else parsed_bytes(device_memory, "--device-memory")
     with shown_progress(as_json, "Planning the execution on one machine.") as progress:
         with importing(progress, "torch"):
             from penstock.cost.model import known_machines
-            from penstock.train.execution_plan import plan_executions
+            from penstock.plan.document import write_plan
+            from penstock.train.execution_plan import plan_document, plan_executions
         known = known_machines(machines)
+        if out is not None and len(known) > 1:
+            raise PenstockError(
+                "A plan is carried out on one machine: name one with --machine, or leave out -o to compare several.",
+                code="conflicting-options",
+            )
         if size is not None and not any(each.model.machine.gpu for each in known):
             raise PenstockError(
                 "--device-memory is the memory of a GPU, and no machine of this plan has one: name a machine that has"
@@ -247,14 +278,19 @@ def show_execution_plan(job: "Job", machines: str, device_memory: str | None, as
     if len(refused) == len(found):
         raise refused[0]
     alone = found[0] if len(found) == 1 and not isinstance(found[0], PenstockError) else None
+    if alone is not None and out is not None:
+        write_plan(plan_document(job, alone, known[0].name), out)
     if as_json:
         several = [_machine_fields(*each) for each in zip(known, found, strict=True)]
         shown = {"machines": several} if alone is None else execution_fields(known[0], alone)
-        print_json({"notes": progress.notes, **shown})
+        written = {} if out is None else {"path": str(out)}
+        print_json({"notes": progress.notes, **shown, **written})
     elif alone is None:
         _compare(known, found)
     else:
         _print_execution(known[0], alone)
+        if out is not None:
+            _print_written(out)
 
 
 def execution_fields(known: "KnownMachine", found: "PlannedExecution") -> dict[str, Any]:
@@ -311,6 +347,8 @@ def _row(each: "Alternative", batches: int) -> dict[str, Any]:
 
 def _compare(known: list["KnownMachine"], found: list["Planned"]) -> None:
     """One line for each machine."""
+    from penstock.train.execution_plan import words_of
+
     columns = ("machine", "processor", "epoch s", "batch ms", "limit", "GPU memory", "best execution", "figures")
     table = Table(*columns, box=None)
     epochs = [each.epoch_s for each in found if not isinstance(each, PenstockError)]
@@ -325,7 +363,9 @@ def _compare(known: list["KnownMachine"], found: list["Planned"]) -> None:
         limit = f"{predicted.limit} {percent(share)}" if share >= _MOSTLY else "between operators"
         style = "bold" if each.epoch_s == min(epochs) else None
         batch = f"{predicted.seconds * 1e3:.3g}"
-        table.add_row(name, title, f"{each.epoch_s:.3g}", batch, limit, _memory(each), _way(choice), basis, style=style)
+        table.add_row(
+            name, title, f"{each.epoch_s:.3g}", batch, limit, _memory(each), words_of(choice), basis, style=style
+        )
     wide_console(160).print(table)
     batches = next(each.kind.batches for each in found if not isinstance(each, PenstockError))
     print(f"An epoch has {counted(batches, 'batches')}.")
@@ -361,15 +401,6 @@ def _memory(found: "PlannedExecution") -> str:
     of = "" if room.memory is None else f" of {room.memory / 1e9:.3g}"
     where = "" if room.features == "device" else f", features {room.features}"
     return f"{room.taken / 1e9:.2g}{of} GB{where}"
-
-
-def _way(choice: Any) -> str:
-    """The execution of batches in a few words."""
-    drawn = "GPU" if choice.sampled_by == "cuda" else "CPU"
-    if choice.device == "cpu":
-        groups = "" if choice.groups == 1 else f", groups of {choice.groups}"
-        return f"CPU, {choice.first_layer}{groups}"
-    return f"GPU, drawn by {drawn}, features {choice.features}"
 
 
 def outside_sentence(outside: "tuple[Extrapolation, ...]") -> str:
@@ -428,10 +459,7 @@ def _print_execution(known: "KnownMachine", found: "PlannedExecution") -> None:
         print(f"GPU memory: {_memory(found)}")
     if found.outside:
         print(outside_sentence(found.outside))
-    print(
-        f"Predicted for {machine.processor}, {counted(machine.cores, 'cores')}; GPU: {machine.gpu or 'none'}"
-        f" ({known.basis}), in {found.seconds:.1f} s"
-    )
+    print(f"Predicted for {machine.words} ({known.basis}), in {found.seconds:.1f} s")
 
 
 def _said(value: Any) -> str:

@@ -23,8 +23,7 @@ from penstock.graph.document_sweep import (
 )
 from penstock.hardware.cluster import ClusterDocument
 from penstock.plan.document import Plan
-from penstock.plan.placement import Budget
-from penstock.plan.planner import replay
+from penstock.plan.planner import PlanChoices, replay
 from penstock.progress import Progress
 from penstock.report.gantt import Shown, write_timeline
 from penstock.simulate import lower_bound
@@ -50,10 +49,7 @@ def plan_sweep(
     cluster: ClusterDocument,
     profile: Path | None,
     sweeps: Sequence[str],
-    placement: str | None,
-    flows: str | None,
-    budget: Budget,
-    seed: int,
+    choices: PlanChoices,
     progress: Progress,
     machine: KnownMachine | None = None,
 ) -> list[dict[str, Any]]:
@@ -68,7 +64,7 @@ def plan_sweep(
         if profile is None and all(_costs_alike(each, (job, cluster)) for each in changed):
             profile = Path(folder) / "profile.json"
             write_profile(profile_job(job, cluster, _PROFILED, progress), profile)
-        work = [partial(_row, *each, profile, placement, flows, budget, seed, progress, machine) for each in changed]
+        work = [partial(_row, *each, profile, choices, progress, machine) for each in changed]
         return computed_rows(zip(points, work, strict=True))
 
 
@@ -82,9 +78,7 @@ def _changed(job: Job, cluster: ClusterDocument, point: Point) -> tuple[Job, Clu
 
 
 def _costs_alike(one: tuple[Job, ClusterDocument], other: tuple[Job, ClusterDocument]) -> bool:
-    """Whether one profile is valid for both: the same batches over as many parts and workers,
-    transferred the same way.
-    """
+    """Whether one profile is valid for both: the same batches, parts and workers, transferred the same way."""
     jobs = [each.model_dump(mode="json", include=set(DECIDING)) for each, _ in (one, other)]
     sizes = [(len(each.machines), each.workers, each.partition, each.method, *_moved(each)) for _, each in (one, other)]
     return jobs[0] == jobs[1] and sizes[0] == sizes[1]
@@ -96,7 +90,7 @@ def _moved(cluster: ClusterDocument) -> tuple[str | float, ...]:
 
 
 def _row(*planned: Any) -> dict[str, Any]:
-    """The result of one combination of a sweep, whose plan has these arguments of `plan_run`."""
+    """The result of one combination of a sweep, for the arguments of `plan_run`."""
     plan = plan_run(*planned)
     chosen = next(each for each in plan.compared if (each.placement, each.flows) == (plan.placement, plan.flows))
     return {

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.job_flags import takes_job_flags
+from penstock.cli.job_flags import chosen_job, takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, UncheckedOption, check_new_file, print_json, short
 from penstock.errors import PenstockError
 from penstock.formatting import counted, percent
@@ -50,10 +50,9 @@ def profile_command(
         raise PenstockError("--refit is for --operators: leave it out.", code="unsupported-combination")
     out = Path("profile.json") if out is None else out
     from penstock.cluster.cluster_file import read_cluster
-    from penstock.train.job import make_job, read_job
 
     check_new_file(out, force)
-    chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+    chosen = chosen_job(job, fields)
     machines = read_cluster(cluster)
     with shown_progress(as_json, f"Profiling for the cluster {cluster}.") as progress:
         with importing(progress, "torch"):
@@ -81,10 +80,9 @@ def _profile_operators(
         check_new_file(out, force)
     with shown_progress(as_json, "Profiling the operators of this machine.") as progress:
         with importing(progress, "torch"):
-            from penstock.cost.machine import this_machine
             from penstock.cost.model import cached_path
             from penstock.cost.operator_profile import machine_profile
-            from penstock.cost.profile import write_profile
+            from penstock.cost.profile import this_machine, write_profile
             from penstock.graph.convert import load
             from penstock.train.execution_plan import fit_batches
         graph = load(fields["graph"]) if "graph" in fields else None

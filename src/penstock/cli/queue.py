@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.job_flags import refuse_value_of_switch, takes_job_flags
-from penstock.cli.output import JsonOption, print_json, wide_console
+from penstock.cli.output import JsonOption, answer, print_json, wide_console
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.processes import polite_interrupt
@@ -74,11 +74,22 @@ def submit_command(
     for _, variant in swept({**(job or {}), **fields}, sweeps):
         make_job(variant, where)
     values = {each.field: list(each.values) for each in sweeps}
-    numbers = Queue(folder).submit(job, sweep=values, priority=priority, name=name, **fields)
+    queue = Queue(folder)
+    numbers = queue.submit(job, sweep=values, priority=priority, name=name, **fields)
     if as_json:
         print_json({"jobs": numbers})
     else:
         print(f"Queued {counted(len(numbers), 'jobs')}: {' '.join(map(str, numbers))}")
+        # The last job of a sweep is asked for, not each of thousands.
+        ends = queue.expected_ends(numbers[-1:])
+        expected = f"is expected to end at {_clock(ends[numbers[-1]])}" if ends else "ends when is not known yet"
+        print(f"Job {numbers[-1]} {expected}: `penstock queue` shows it.")
+
+
+def _clock(moment: float) -> str:
+    """A wall-clock time of the next hours, with its day if that is not today."""
+    local = time.localtime(moment)
+    return time.strftime("%H:%M:%S" if local[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M", local)
 
 
 def queue_command(
@@ -136,11 +147,9 @@ def cancel_command(numbers: JobNumbers, folder: FolderOption = None, as_json: Js
 
     queue = Queue(folder)
     jobs = [queue.cancel(number) for number in numbers]
-    if as_json:
-        print_json(jobs[0] if len(jobs) == 1 else {"jobs": jobs})
-        return
-    for number, job in zip(numbers, jobs, strict=True):
-        print(f"Job {number} is {'being cancelled' if job['state'] != 'cancelled' else 'cancelled'}.")
+    states = ("cancelled" if job["state"] == "cancelled" else "being cancelled" for job in jobs)
+    lines = (f"Job {number} is {state}." for number, state in zip(numbers, states, strict=True))
+    answer(as_json, jobs[0] if len(jobs) == 1 else {"jobs": jobs}, *lines)
 
 
 def retry_command(numbers: JobNumbers, folder: FolderOption = None, as_json: JsonOption = False) -> None:
@@ -152,10 +161,7 @@ def retry_command(numbers: JobNumbers, folder: FolderOption = None, as_json: Jso
 
     queue = Queue(folder)
     jobs = [queue.retry(number) for number in numbers]
-    if as_json:
-        print_json({"jobs": jobs})
-    else:
-        print(f"Queued {counted(len(jobs), 'jobs')} again: {' '.join(map(str, numbers))}")
+    answer(as_json, {"jobs": jobs}, f"Queued {counted(len(jobs), 'jobs')} again: {' '.join(map(str, numbers))}")
 
 
 def wait_command(numbers: JobNumbers, folder: FolderOption = None, as_json: JsonOption = False) -> None:
@@ -180,7 +186,7 @@ def _print_jobs(jobs: list[dict[str, Any]]) -> None:
         return
     # The value of each column that counts as empty.
     silent = {"id": "", "job": "", "state": "", "validation": "-", "test": "-", "device": "-", "tries": "1"}
-    silent |= {"seconds": "", "reason": ""}
+    silent |= {"seconds": "", "ends": "-", "reason": ""}
     table = Table(box=None)
     shown = []
     for title, column in zip(silent, zip(*map(_row, jobs), strict=True), strict=True):
@@ -197,7 +203,8 @@ def _row(job: dict[str, Any]) -> tuple[str, ...]:
     metric = job["metric"]
     val = f"{metric['val']:.4f} {metric['name']}{' (best)' if job['best'] else ''}" if "val" in metric else "-"
     test = f"{metric['test']:.4f}" if "test" in metric else "-"
-    where = job["device"] or "-", str(max(1, job["tries"])), f"{job['seconds']:.1f}", job["reason"]
+    ends = "-" if job.get("expected_end") is None else _clock(job["expected_end"])
+    where = job["device"] or "-", str(max(1, job["tries"])), f"{job['seconds']:.1f}", ends, job["reason"]
     return str(job["id"]), job["name"], job["state"], val, test, *where
 
 
@@ -271,10 +278,8 @@ def _drain(folder: Path | None, as_json: bool) -> None:
     from penstock.service.client import Queue
 
     running = Queue(folder).drain()
-    if as_json:
-        print_json({"running": running})
-    else:
-        print(f"The service takes no more jobs and ends when {counted(running, 'jobs')} that run have ended.")
+    said = f"The service takes no more jobs and ends when {counted(running, 'jobs')} that run have ended."
+    answer(as_json, {"running": running}, said)
 
 
 def _count(text: str) -> int | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from penstock.cli.output import JsonOption, print_json, wide_console
+from penstock.cli.output import JsonOption, answer, print_json, wide_console
 from penstock.errors import PenstockError
 from penstock.formatting import signed_percent
 
@@ -27,10 +27,7 @@ def report_command(
     from penstock.train.job import job_defaults
 
     page = write_report(run, job_defaults())
-    if as_json:
-        print_json({"path": str(page), "bytes": page.stat().st_size})
-    else:
-        print(f"Written to {page}")
+    answer(as_json, {"path": str(page), "bytes": page.stat().st_size}, f"Written to {page}")
     if open_it and not webbrowser.open(page.resolve().as_uri()):
         raise PenstockError(f"No browser could be started: open {page} yourself.", code="external-failure")
 

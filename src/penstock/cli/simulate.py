@@ -59,10 +59,10 @@ def simulate_command(
     ] = False,
     shop: Annotated[bool, typer.Option("--shop", help="Schedule the jobs of a flexible job shop (.fjs).")] = False,
     schedule: Annotated[
-        str | None, typer.Option(help=f"With --shop: {SCHEDULERS.words()}; by default bilevel.")
+        str | None, typer.Option(help=f"With --shop: {SCHEDULERS.words()}; by default local-search.")
     ] = None,
     schedule_options: Annotated[
-        str | None, typer.Option(help="With --shop: fields of the schedule, such as {beta: 4} (docs/simulating.md).")
+        str | None, typer.Option(help="With --shop: fields of the schedule, such as {seed: 4} (docs/simulating.md).")
     ] = None,
     sweep: SweepOption = None,
     chart: Annotated[
@@ -80,7 +80,7 @@ def simulate_command(
 
     Example: penstock simulate --queue trace.yaml --chart queue.html
 
-    Example: penstock simulate --shop group.fjs --schedule bilevel --timeline schedule.html
+    Example: penstock simulate --shop group.fjs --schedule local-search --timeline schedule.html
     """
     if shop:
         from penstock.cli.simulate_jobs import simulate_shop

@@ -68,7 +68,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 # `penstock simulate --shop`: a flexible job shop under one schedule or all of them.
 
-_DEFAULT = "bilevel"
+_DEFAULT = "local-search"
 _MOST_STEPS = 40
 """Operations that are printed; --json has all of them."""
 
@@ -106,7 +106,7 @@ def _parsed(options: str | None) -> dict[str, Any]:
         parsed = None
     if not isinstance(parsed, dict):
         raise PenstockError(
-            f"--schedule-options {options!r} is not a mapping, such as {{beta: 4, tau: 20}}: write one.",
+            f"--schedule-options {options!r} is not a mapping, such as {{moves: 10000}}: write one.",
             code="invalid-value",
         )
     return parsed

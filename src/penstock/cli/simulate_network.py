@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
+from penstock.errors import PenstockError
 from penstock.formatting import counted, percent
 from penstock.graph.document_sweep import Point, fields_of, parse_sweeps, points_of, validated_at, with_point
 from penstock.graph.documents import read_yaml
@@ -69,9 +70,7 @@ class TraceSubject:
 def subject_of(path: Path, policy: str | None, iterations: int | None) -> Subject | TraceSubject:
     """The workload, plan or trace in the file at `path`."""
     if is_plan(path):
-        from penstock.plan.document import read_plan
-
-        return _of_plan(read_plan(path), policy, iterations)
+        return _of_plan(_cluster_plan(path), policy, iterations)
     return _of_workload(read_workload(path), path.parent, policy, iterations)
 
 
@@ -81,9 +80,7 @@ def swept_simulations(
     """Every combination of the swept values, with a function that simulates it; all are validated before the first."""
     points = points_of(parse_sweeps(sweeps))
     if is_plan(path):
-        from penstock.plan.document import read_plan
-
-        plan = read_plan(path)
+        plan = _cluster_plan(path)
         plans = [_plan_at(plan, point) for point in points]
         for point, changed in zip(points, plans, strict=True):
             yield point, partial(_swept_row, partial(_of_plan, changed, policy, iterations), queues)
@@ -103,6 +100,19 @@ def is_plan(path: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(raw, dict) and raw.get("format") == "penstock-plan"
+
+
+def _cluster_plan(path: Path) -> "Plan":
+    from penstock.plan.document import read_plan
+
+    plan = read_plan(path)
+    if not plan.cluster:
+        raise PenstockError(
+            f"{path} is a plan of one machine, which has no network to simulate: carry it out with `penstock train"
+            f" --plan {path}`, or plan for a cluster with `penstock plan JOB --cluster FILE`.",
+            code="unsupported-combination",
+        )
+    return plan
 
 
 def steps_of(found: Timeline, scenario: Scenario) -> dict[str, Any]:

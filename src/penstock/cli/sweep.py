@@ -10,6 +10,7 @@ from penstock.cli.output import print_json, print_rows, unwrapped
 from penstock.errors import PenstockError
 from penstock.formatting import percent
 from penstock.graph.document_sweep import Point, said
+from penstock.graph.files import check_ending
 
 SweepOption = Annotated[
     list[str] | None,
@@ -64,13 +65,7 @@ def check_chart(chart: Path | None, sweep: Sequence[str] | None) -> None:
 
 def check_page(chart: Path) -> None:
     """Refuse a page that cannot be written."""
-    if chart.suffix != ".html":
-        raise PenstockError(f"{chart} is not a page: end its name in .html.", code="invalid-value")
-    if not chart.parent.is_dir():
-        raise PenstockError(
-            f"The folder {chart.parent} does not exist: make it, or write {chart.name} elsewhere.",
-            code="file-not-found",
-        )
+    check_ending(chart, "not a page", ".html")
 
 
 def computed_rows(work: Iterable[tuple[Point, Callable[[], dict[str, Any]]]]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.job_flags import refuse_value_of_switch, takes_job_flags
+from penstock.cli.job_flags import chosen_job, refuse_value_of_switch, takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, SeedOption, TrustOption, check_new_file, print_json
 from penstock.errors import PenstockError
 from penstock.formatting import counted, parsed_bytes
@@ -82,14 +82,10 @@ def _trained(
     fields: dict[str, Any],
     progress: Progress,
 ) -> "Run":
-    from penstock.train.job import make_job, read_job
-
     if job is not None:
         refuse_value_of_switch(str(job))
     # Errors of the job are reported before torch is imported, which takes seconds.
-    chosen = None
-    if plan is None and resume is None:
-        chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+    chosen = chosen_job(job, fields) if plan is None and resume is None else None
     with importing(progress, "torch"):
         from penstock.api import train
     if plan is not None:
@@ -171,12 +167,9 @@ def memory_command(
     """
     size = None if device_memory is None else parsed_bytes(device_memory, "--device-memory")
     with shown_progress(as_json, "Predicting memory.") as progress:
-        from penstock.train.job import make_job, read_job
-
         with importing(progress, "torch"):
             from penstock.api import memory_of_job
-        chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
-        found, size = memory_of_job(chosen, device_memory=size)
+        found, size = memory_of_job(chosen_job(job, fields), device_memory=size)
     if as_json:
         from penstock.train.memory.forecast import forecast_fields
 
@@ -214,6 +207,12 @@ def _print_forecast(found: "MemoryForecast", size: int | None) -> None:
     if found.share is not None:
         print(f"Alone, it would fill the GPU for {found.share:.0%} of its time.")
     print(f"Peak: {found.moment}.")
+    if fields["run"] is None:
+        print(f"Seconds of the run are not predicted: {fields['run_unknown']}.")
+    else:
+        run = fields["run"]
+        counts = f"{run['steps']:,} steps and {run['validations']:,} validations"
+        print(f"The run takes about {run['total_s']:,.1f} s: {counts}.")
     print(f"Predicted in {found.seconds:.1f} s, {found.method}: {found.reason}.")
 
 

@@ -13,6 +13,7 @@ from penstock.cli.output import (
     SeedOption,
     TrustOption,
     UncheckedOption,
+    answer,
     check_new_file,
     measured,
     print_json,
@@ -126,10 +127,7 @@ def _write_rows(
             from penstock.train import use
         given["graph"] = opened_graph(given["graph"])
         rows = getattr(use, function)(run, out, which, force, progress=progress, **given)
-    if as_json:
-        print_json({"path": str(out), "rows": rows, **cost.fields()})
-    else:
-        print(f"{counted(rows, 'rows')} written to {out}")
+    answer(as_json, {"path": str(out), "rows": rows, **cost.fields()}, f"{counted(rows, 'rows')} written to {out}")
 
 
 # `penstock explain`: which neighbours and columns a run's prediction for a vertex rests on.
@@ -237,7 +235,4 @@ def export_command(
             from penstock.train.use import open_session
         session = open_session(run, opened_graph(graph), progress=progress, trust_module=trust_module)
         found = export_session(session, out, to, force)
-    if as_json:
-        print_json({**found, **cost.fields()})
-    else:
-        print(f"{', '.join(found['files'])} written to {out}")
+    answer(as_json, {**found, **cost.fields()}, f"{', '.join(found['files'])} written to {out}")

@@ -58,7 +58,6 @@ class TaskRecord:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process runs."""
         return self.handle is not None and self.handle.poll() is None
 
     @property

@@ -46,7 +46,7 @@ class Layout(StrictDocument):
 
     @property
     def world(self) -> int:
-        """The number of workers."""
+        """The number of workers, each of which has a share of the vertices."""
         return len(self.shares)
 
 

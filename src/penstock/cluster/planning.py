@@ -28,7 +28,6 @@ from penstock.plan.execution import BatchKind, ExecutionChoice
 from penstock.plan.execution.batch_operators import batch_operators
 from penstock.plan.execution.first_layer import rows_gathered
 from penstock.plan.execution.search import cheapest_orders
-from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.progress import Progress
@@ -53,18 +52,14 @@ def plan_run(
     job: Job,
     cluster: ClusterDocument,
     profile_path: Path | None,
-    placement: str | None,
-    flows: str | None,
-    budget: Budget,
-    seed: int,
+    choices: PlanChoices,
     progress: Progress,
     machine: KnownMachine | None = None,
 ) -> Plan:
-    """The best plan among all placements and flow policies that a run can carry out, or those named.
+    """The best plan among all placements and flow policies that a run can carry out, or those chosen.
 
     With a `machine`, the cluster's machines are like that one: the profile's operators are predicted for it.
     """
-    choices = PlanChoices(placement, flows, budget, seed)
     # A run uses what its plan was made for: the threads that were measured, and a graph by absolute path.
     device = chosen_for_plan(job.device, cluster)
     fixed = {"threads": job.threads or 1, "device": device[0], **found_anywhere(job)}

@@ -15,16 +15,13 @@ from penstock.cluster.launch import Launcher, make_launcher, take_part
 from penstock.cluster.layout import Layout, Setup, chosen_reduction, lay_out, without_machine, worker_hosts
 from penstock.cluster.worker.collectives import REDUCTIONS
 from penstock.cluster.worker.cut_graph import check_parts
-from penstock.cost.profile import DECIDING
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem, validated
 from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import LAUNCHER_FACTS, UNCUT, ClusterDocument
-from penstock.nn.user_module import user_module_location
 from penstock.partition import Cut, Partition, cut, open_partition, uncut
-from penstock.pipeline.options import PipelineOptions
 from penstock.plan.document import Plan, plan_text, read_plan
 from penstock.processes import polite_interrupt
 from penstock.progress import SILENT, Progress
@@ -33,7 +30,7 @@ from penstock.train.dataset.labels import check_uncut
 from penstock.train.dataset.notes import data_notes
 from penstock.train.dataset.prepared_graph import choose_task, open_data, prepared
 from penstock.train.job import Job, stored_job, write_job
-from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
+from penstock.train.run import change_epochs, found_anywhere, plan_of, planned_job, with_more_epochs
 from penstock.train.run_files.checkpoints import take_newest, write_state
 from penstock.train.run_files.events import add_workers
 from penstock.train.run_files.run_folder import CLUSTER, EVENTS, PARTS, PLAN, RunFolder, check_code
@@ -78,10 +75,6 @@ def exposures(cluster: ClusterDocument, layout: Layout) -> list[str]:
     return []
 
 
-PLANNED = ("threads", "device", *PipelineOptions.model_fields)
-"""Job fields that a plan relies on, beside those that decide what an iteration costs."""
-
-
 def start_cluster_run(
     job: Job,
     cluster: str | ClusterDocument,
@@ -110,19 +103,7 @@ def start_planned_run(
     A plan that names the model's code needs `trust_module`, or that name again among the changes.
     """
     plan = read_plan(path)
-    named = changes.get("module")
-    if named is not None:
-        changes = {**changes, "module": user_module_location(named)}
-    planned, job = (stored_job(plan.job, "The plan's job", each) for each in ({}, changes))
-    check_code(planned, path, trust_module, named)
-    former, fields = (each.model_dump(mode="json") for each in (planned, job))
-    for name in (*DECIDING, *PLANNED):
-        before, after = former[name], fields[name]
-        if before != after:
-            raise PenstockError(
-                f"The plan was made for {name} {before!r}, not {after!r}: plan again for that.",
-                code="mismatched-inputs",
-            )
+    job = planned_job(plan, path, changes, trust_module)
     cluster = validated(ClusterDocument, plan.cluster, "The plan's cluster is not valid")
     cluster.wire = cluster.wire.model_copy(update={"egress": plan.egress})
     return _start(job, cluster, force, progress, plan)
@@ -271,7 +252,7 @@ def _train_longer(folder: RunFolder, epochs: int, progress: Progress) -> None:
 
 
 def cluster_text(cluster: ClusterDocument) -> str:
-    """The content of cluster.json."""
+    """The content of cluster.json in a run folder, from which the run can be resumed."""
     return cluster.model_dump_json(indent=1) + "\n"
 
 
@@ -300,7 +281,7 @@ def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progre
             if not cluster.failure.elastic or not any(machine.workers for machine in rest):
                 raise
             progress.note(f"The run continues without {error.machine}. {error}")
-            if _plan_of(folder) is not None:
+            if plan_of(folder) is not None:
                 progress.note("The plan was made for all machines: the others continue without it.")
                 (folder.path / PLAN).unlink()
             assert cluster.partition is not None
@@ -343,7 +324,7 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
 def template_of(job: Job, cluster: ClusterDocument, folder: RunFolder, measured: int = 0) -> Setup:
     """The part of a setup that all tasks share; each task's name and keys are added later."""
     assert cluster.partition is not None
-    plan = _plan_of(folder)
+    plan = plan_of(folder)
     placed = None if plan is None else plan.machine_of()
     layout = lay_out(cluster, open_partition(cluster.partition).parts, placed)
     return Setup(
@@ -361,19 +342,10 @@ def template_of(job: Job, cluster: ClusterDocument, folder: RunFolder, measured:
     )
 
 
-def _plan_of(folder: RunFolder) -> Plan | None:
-    path = folder.path / PLAN
-    return read_plan(path) if path.exists() else None
-
-
 def _predicted(folder: RunFolder) -> dict[str, Any]:
     """The plan's prediction, to be reported beside what happened."""
-    plan = _plan_of(folder)
-    if plan is None:
-        return {}
-    said = plan.predicted
-    seconds = {"iteration_s": said.iteration_s, "epoch_s": said.epoch_s, "lower_bound_s": said.lower_bound_s}
-    return {"predicted": {"placement": plan.placement, "flows": plan.flows, **seconds}}
+    plan = plan_of(folder)
+    return {} if plan is None else {"predicted": plan.facts}
 
 
 def _result(outcome: RunOutcome) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def _small_workload(seed: int) -> Any:
     rng = np.random.default_rng(seed)
     load = gnn_workload(GnnJob(2, 2, 2, 1, 0.1, 0.5, 1.0, 0.1, 8.0, 4.0, 2.0, rng.uniform(0.1, 1, (4, 2))))
     network = star(rng.uniform(1, 10, 3), rng.uniform(1, 10, 3))
-    spreads = {kind: PeakToMean(1.7) for kind in {*load.task_kinds, *load.flow_kinds}}
+    spreads = dict.fromkeys(load.item_kinds, PeakToMean(1.7))
     return load, network, rng.integers(0, 3, load.tasks), draw_amounts(load, 3, seed, spreads)
 
 
@@ -114,9 +114,7 @@ def check_workload(entry: "WorkloadEntry", run: "PlannedRun") -> None:
 
 
 def check_queue_policy(policy: "type[QueuePolicy]") -> None:
-    """Check that only waiting jobs are started, once, where they fit on devices of their kind,
-    higher priorities first.
-    """
+    """Check that only waiting jobs start, once, where they fit on devices of their kind, by priority."""
     from penstock.service.policies import DeviceRoom, RunningJob, WaitingJob
 
     gpu = DeviceRoom(name="cuda:0", kind="cuda", bytes=100, host_bytes=50, cores=8, machine="a", concurrent=4)

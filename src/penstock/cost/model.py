@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from penstock.cache_folders import cache_folder
-from penstock.cost.machine import MeasuredMachine, this_machine
 from penstock.cost.operators import OPERATORS
-from penstock.cost.profile import FittedOperator, Profile, read_profile
+from penstock.cost.profile import FittedOperator, MeasuredMachine, Profile, read_profile, this_machine
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, read_yaml
 from penstock.nn.operator_costs import (

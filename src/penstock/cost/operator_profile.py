@@ -10,11 +10,18 @@ from typing import NamedTuple
 import torch
 
 from penstock.cost.fit import fit_and_compare, fit_rates, fit_steps, seconds_of_runs, undisturbed
-from penstock.cost.machine import MeasuredMachine, this_machine
 from penstock.cost.model import BATCH, CostModel, cached_path, cached_profile
 from penstock.cost.operators import OPERATORS, Operator, Rung
 from penstock.cost.operators.entry import HELD_OUT, RUNGS, made_ladder, rungs_on
-from penstock.cost.profile import CostSpread, FittedOperator, OperatorCost, Profile, write_profile
+from penstock.cost.profile import (
+    CostSpread,
+    FittedOperator,
+    MeasuredMachine,
+    OperatorCost,
+    Profile,
+    this_machine,
+    write_profile,
+)
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept

@@ -84,10 +84,22 @@ def read_checked(path: Path, model: type[Model], form: str, version: int, remedy
     return validated(model, raw, f"{path} is not valid")
 
 
+def read_product(path: Path, model: type[Model], form: str, version: int, again: str, command: str) -> Model:
+    """The file that `command` writes; `again` is the verb of the advice for one of another version."""
+    kind = form.removeprefix("penstock-")
+    if path.is_dir():
+        raise PenstockError(
+            f"{path} is a folder, not a {kind}: name the file that `penstock {kind}` wrote.", code="wrong-file"
+        )
+    if not path.is_file():
+        raise PenstockError(
+            f"{path} does not exist: make a {kind} with `penstock {command} -o {path}`.", code="file-not-found"
+        )
+    return read_checked(path, model, form, version, f"{again} again with `penstock {command}`")
+
+
 def validated(model: type[Valid], fields: Any, wrong: str, code: Code = "invalid-document") -> Valid:
-    """The document of some fields; an error that begins with `wrong` and names the first mistake where they are not
-    valid.
-    """
+    """The document of some fields; an error begins with `wrong` and names the first mistake in them."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -150,9 +162,7 @@ def yaml_text(document: object) -> str:
 
 
 def mapping_of_flag(value: object) -> object:
-    """A field's value unchanged, or the mapping that a flag of the command line writes as YAML,
-    such as {gamma: 0.9}.
-    """
+    """A field's value unchanged, or the mapping that a flag of the command line writes as YAML: {gamma: 0.9}."""
     if not isinstance(value, str):
         return value
     try:

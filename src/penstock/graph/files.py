@@ -88,6 +88,16 @@ _PRIVATE = 0o600
 _AS_UMASK_SAYS = 0o666
 
 
+def check_ending(path: Path, wrong: str, *endings: str) -> None:
+    """Refuse, before there is anything to write, a file whose name ends differently or whose folder does not exist."""
+    if path.suffix not in endings:
+        raise PenstockError(f"{path} is {wrong}: end its name in {' or '.join(endings)}.", code="invalid-value")
+    if not path.parent.is_dir():
+        raise PenstockError(
+            f"The folder {path.parent} does not exist: make it, or write {path.name} elsewhere.", code="file-not-found"
+        )
+
+
 def open_bytes(path: Path, mode: Literal["xb", "x+b", "ab", "r+b"], buffering: int = -1) -> BinaryIO:
     """Open a file for writing. `xb` makes a new file, and fails where there is one; none of them follows a link."""
     opened: Any = open(path, mode, buffering, opener=_without_links)  # noqa: SIM115 (Path.open has no opener)

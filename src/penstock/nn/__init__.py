@@ -1,10 +1,10 @@
 """Models on blocks: aggregation, layers, a zoo, and any torch module.
 
 `kernels` and `threads` are the mechanism on the host and `device` is that on a GPU, chosen by the type of the block;
-`aggregation`, `attention` and `drop` are the differentiable interface of both, `derived` caches what is made of a
-block, `input_rows` are the forms of a first layer's inputs, `order` chooses between aggregating and transforming first,
-`norm` normalises batches that workers may share. `layers` use those, `zoo` uses the layers, and `options` are what can
-be chosen. `adapter` runs modules that know nothing of blocks; `scorers` turn rows of vertices into scores of pairs.
+`aggregation` (also of a first layer's prepared inputs), `attention` and `drop` are the differentiable interface of
+both, `derived` caches what is made of a block, `order` chooses between aggregating and transforming first, `norm`
+normalises batches that workers may share. `layers` use those, `zoo` uses the layers, and `options` are what can be
+chosen. `adapter` runs modules that know nothing of blocks; `scorers` turn rows of vertices into scores of pairs.
 """
 
 from typing import TYPE_CHECKING

@@ -225,6 +225,9 @@ def merged_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) ->
     On a device this waits for the lists' lengths. Blocks with spare room are not supported.
     """
     if not blocks[0].on_device:
+        if is_traced():
+            edges = sum(block.num_edges - int(block.indptr[first]) for block, first in new_rows(blocks, known))
+            return torch.empty(2, edges, dtype=torch.int64, device="meta")
         return torch.from_numpy(merge_edges(blocks, known))
     known_pairs: Tensor | None = blocks[0].derived.get(MERGED)
     if known_pairs is not None:

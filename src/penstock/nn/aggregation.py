@@ -1,22 +1,26 @@
 """Aggregation over a block, forward and backward, without a message per edge."""
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn import masked
-from penstock.nn.derived import destination_reads, edge_lists, source_reads, transposed
+from penstock.nn.derived import destination_reads, edge_lists, source_reads
 from penstock.nn.device import aggregation as on_device
 from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import Scale, TableRows
-from penstock.nn.input_rows import AggregatedRows, kept_aggregate
-from penstock.nn.kernels import add_sums, gather_max, gather_sum, scatter_winners
+from penstock.nn.kernels import add_sums, gather_max, gather_sum, scatter_winners, transpose
 from penstock.nn.masked import MaskedBlock
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
 from penstock.sampling.block import Block
@@ -24,6 +28,120 @@ from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import array_of, is_traced, room
 
 Reduce = Literal["mean", "sum", "max"]
+
+# Inputs of a first layer that the host has prepared: aggregated already, or to be transformed on the host. A batch's
+# input rows are most of what it moves. Their sums and means are fewer, and transformed rows may be narrower.
+
+Aggregation = Literal["mean", "sum", "normalised"]
+"""What a layer aggregates: the estimated mean or sum of a list, or GCN's sum, which includes the vertex itself."""
+_ROOM = 8
+"""Columns after the two matrices that a device's layer reads side by side: a one for the bias, and zeros."""
+
+
+@dataclass(eq=False)
+class AggregatedRows:
+    """What a layer aggregates of its inputs, instead of the inputs: [num_dst, width].
+
+    `own` are the destinations' own rows, where the aggregate does not include them.
+    """
+
+    what: Aggregation
+    neighbours: Tensor
+    own: Tensor | None = None
+
+    def beside(self, reduce: str) -> tuple[Tensor, Tensor]:
+        """(aggregate, own rows) for a layer that aggregates by `reduce`."""
+        assert self.own is not None and reduce == self.what, f"{reduce} was asked for, and {self.what} prepared"
+        return self.neighbours, self.own
+
+    def joined(self, reduce: str, dtype: torch.dtype | None) -> Tensor:
+        """`beside` as one matrix followed by a one and zeros, as a device's layer reads it."""
+        neighbours, own = self.beside(reduce)
+        behind = neighbours.new_zeros(len(neighbours), _ROOM)
+        behind[:, 0] = 1
+        return torch.cat([neighbours, own, behind], dim=1).to(dtype or neighbours.dtype)
+
+    def normalised(self) -> Tensor:
+        """The aggregate, which must be GCN's sum."""
+        assert self.what == "normalised", f"GCN's sum was asked for, and {self.what} prepared"
+        return self.neighbours
+
+
+@dataclass(eq=False)
+class HostRows:
+    """Input rows that stay on the host, [rows, width]; the transformed rows go to `device`.
+
+    The weights' gradient is computed on the host too, where the rows are.
+    """
+
+    rows: Tensor
+    device: torch.device
+
+    def transformed(self, weight: Tensor) -> Tensor:
+        """The rows times the transposed weight [out, in], on the device."""
+        return functional.linear(self.rows, weight.to(self.rows.device)).to(self.device)
+
+    def __getitem__(self, rows: slice) -> "HostRows":
+        return HostRows(self.rows[rows], self.device)
+
+
+# Aggregates of constant inputs: computed once for a block, and reused in every later step. In training on the whole
+# graph the first layer reads the same rows in every step. Their aggregates are the same each time, unless rows are
+# dropped, transformed or learned.
+
+Made = TypeVar("Made")
+
+
+class _Constant(NamedTuple):
+    kept: dict[Any, Any]
+    rows: list[Any]
+
+
+@contextmanager
+def constant_input(kept: dict[Any, Any], rows: Iterable[Any]) -> Iterator[None]:
+    """Within the context, `rows` are constant for each block that reads them; `kept` caches what was made of them."""
+    token = _constant.set(_Constant(kept, list(rows)))
+    try:
+        yield
+    finally:
+        _constant.reset(token)
+
+
+def is_constant(x: Any) -> bool:
+    """Whether aggregates of x are cached."""
+    constant = _constant.get()
+    return constant is not None and any(x is rows for rows in constant.rows)
+
+
+def kept_aggregate(block: Any, what: str, x: Any, make: Callable[[], Made]) -> Made:
+    """The result of `make` for a block and constant rows, computed once; for other rows, computed each time."""
+    constant = _constant.get()
+    if constant is None or not is_constant(x):
+        return make()
+    # The entry refers to the block, so that no other one can get its identity.
+    found = constant.kept.get((id(block), what))
+    if found is None:
+        found = constant.kept[id(block), what] = block, make()
+    made: Made = found[1]
+    return made
+
+
+def kept_of_rows(x: Any, what: str, make: Callable[[], Made]) -> Made | None:
+    """The result of `make` for constant rows, computed once; None for other rows."""
+    constant = _constant.get()
+    if constant is None or not is_constant(x):
+        return None
+    found = constant.kept.get((id(x), what))
+    if found is None:
+        found = constant.kept[id(x), what] = x, make()
+    made: Made = found[1]
+    return made
+
+
+_constant: ContextVar[_Constant | None] = ContextVar("_constant", default=None)
+
+
+# Aggregates of a block: what layers call.
 
 
 def aggregate(block: Block, x: Tensor, reduce: Reduce = "mean") -> Tensor:
@@ -232,6 +350,36 @@ def differentiable(function: Any, *arguments: Any) -> Tensor:
     """The result of an autograd function; torch's `apply` has no types."""
     result: Tensor = function.apply(*arguments)
     return result
+
+
+# Gradients are gathered along the transposed lists, which a block keeps.
+
+
+@dataclass(eq=False)
+class Transposed:
+    """The transposed lists: source row j is read by `indices[indptr[j]:indptr[j + 1]]`; `edges` are those edges'
+    positions in the block.
+    """
+
+    indptr: Array
+    indices: Array
+    edges: Array
+
+
+def transposed(block: Block, rows: int) -> Transposed:
+    """The lists of `rows` source rows, for gathering gradients: a counting sort, two passes over the edges."""
+    found = block.derived.get("transposed")
+    if found is None or len(found.indptr) != rows + 1:  # the block may have been read with another number of rows
+        found = block.derived["transposed"] = _transpose(block, rows)
+    return cast(Transposed, found)
+
+
+def _transpose(block: Block, rows: int) -> Transposed:
+    indptr, indices = room(rows + 1, np.int64), room(block.num_edges, block.indices.dtype)
+    made = Transposed(indptr, indices, room(block.num_edges, np.int64))
+    if not is_traced():
+        transpose(block.indptr, block.indices, made.indptr, made.indices, made.edges)
+    return made
 
 
 class _Gather(torch.autograd.Function):

@@ -14,8 +14,8 @@ from torch.nn import functional
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn import kernels, masked
-from penstock.nn.aggregation import aggregate, as_rows, check_rows, differentiable, gather
-from penstock.nn.derived import destination_reads, edge_lists, source_reads, transposed, with_self_loops
+from penstock.nn.aggregation import aggregate, as_rows, check_rows, differentiable, gather, transposed
+from penstock.nn.derived import destination_reads, edge_lists, source_reads, with_self_loops
 from penstock.nn.device import attention as on_device
 from penstock.nn.masked import MaskedBlock
 from penstock.nn.threads import row_chunks, run_chunks

@@ -1,7 +1,6 @@
-"""Blocks derived from a block, each computed once: transposed, with self loops, without empty rows."""
+"""Blocks derived from a block, each computed once: with self loops, of edges, without empty rows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -11,32 +10,12 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.nn.device.gather import looped
-from penstock.nn.kernels import transpose
 from penstock.nn.masked import MaskedBlock
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import is_traced, room
 
 Made = TypeVar("Made")
-
-
-@dataclass(eq=False)
-class Transposed:
-    """The transposed lists: source row j is read by `indices[indptr[j]:indptr[j + 1]]`; `edges` are those edges'
-    positions in the block.
-    """
-
-    indptr: Array
-    indices: Array
-    edges: Array
-
-
-def transposed(block: Block, rows: int) -> Transposed:
-    """The lists of `rows` source rows, for gathering gradients: a counting sort, two passes over the edges."""
-    found = block.derived.get("transposed")
-    if found is None or len(found.indptr) != rows + 1:  # the block may have been read with another number of rows
-        found = block.derived["transposed"] = _transpose(block, rows)
-    return cast(Transposed, found)
 
 
 @singledispatch
@@ -99,14 +78,6 @@ def _once(block: Block, what: str, make: Callable[[], Made]) -> Made:
         block.derived[what] = make()
     found: Made = block.derived[what]
     return found
-
-
-def _transpose(block: Block, rows: int) -> Transposed:
-    indptr, indices = room(rows + 1, np.int64), room(block.num_edges, block.indices.dtype)
-    made = Transposed(indptr, indices, room(block.num_edges, np.int64))
-    if not is_traced():
-        transpose(block.indptr, block.indices, made.indptr, made.indices, made.edges)
-    return made
 
 
 def _reading_edges(block: Block) -> Block:

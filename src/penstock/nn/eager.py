@@ -14,13 +14,12 @@ Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 _WRAPPED = ("add_param_group", "state_dict", "load_state_dict", "zero_grad")
 
 
-def eager(kind: type[Kind]) -> type[Kind]:
-    """A class of torch.optim whose methods are not wrapped for the compiler; it is a subclass of `kind`."""
-    update = inspect.unwrap(kind.step)
+def eager(kind: type[Kind], differentiable: bool = False) -> type[Kind]:
+    """A class of torch.optim whose methods are not wrapped for the compiler; it is a subclass of `kind`.
 
-    def step(self: torch.optim.Optimizer, *given: Any, **named: Any) -> Any:
-        with torch.set_grad_enabled(bool(self.defaults.get("differentiable", False))):
-            return update(self, *given, **named)
-
+    `differentiable` is the option of that name that its optimisers are made with.
+    """
+    gradients: Any = torch.enable_grad() if differentiable else torch.no_grad()
+    step = gradients(inspect.unwrap(kind.step))
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in _WRAPPED}
     return type(kind.__name__, (kind,), {**methods, "step": step, "__module__": kind.__module__})

@@ -48,6 +48,11 @@ class BatchNorm(nn.BatchNorm1d):
             self(self.weight.new_empty(0, self.num_features))
 
 
+def has_batch_norm(module: nn.Module) -> bool:
+    """Whether any part of a module is normalised under `normalising`."""
+    return any(isinstance(each, BatchNorm) for each in module.modules())
+
+
 class RowShares(NamedTuple):
     """The rows of one normalisation: for each local row, one over the number of workers that have it, in float64."""
 

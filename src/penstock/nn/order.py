@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.nn.aggregation import gather
+from penstock.nn.aggregation import AggregatedRows, HostRows, gather, is_constant, kept_of_rows
 from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import TableRows, compute_dtype
-from penstock.nn.input_rows import AggregatedRows, HostRows, is_constant, kept_of_rows
 from penstock.nn.operator_costs import LayerSizes, Order, OrderCosts, shipped_order_costs
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock, on_device

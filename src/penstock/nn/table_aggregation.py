@@ -14,9 +14,8 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.nn.aggregation import as_rows, gather_rows, known_totals
+from penstock.nn.aggregation import Aggregation, as_rows, gather_rows, known_totals
 from penstock.nn.device.gather import Own, Scale, destination_lists, gather
-from penstock.nn.input_rows import Aggregation
 from penstock.nn.threads import plain_chunks, row_chunks, run_chunks
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock

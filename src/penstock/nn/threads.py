@@ -12,7 +12,6 @@ from itertools import count, pairwise
 import torch
 
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import ranges
 from penstock.nn.kernels import cut_evenly
 from penstock.nn.operator_costs import CHUNK
 from penstock.traced import is_traced
@@ -29,7 +28,8 @@ def row_chunks(indptr: Array, width: int) -> list[tuple[int, int]]:
 
 def plain_chunks(rows: int, width: int) -> list[tuple[int, int]]:
     """Rows cut into equal chunks; one where the matrix is small."""
-    return list(ranges(rows, max(1, CHUNK // max(width, 1))))
+    most = max(1, CHUNK // max(width, 1))
+    return [(first, min(first + most, rows)) for first in range(0, rows, most)]
 
 
 def column_chunks(width: int, rows: int) -> list[tuple[int, int]]:

@@ -3,8 +3,8 @@
 `documents` are the three files, of an application, its hardware and its metrics, and those that come with Penstock.
 `route_table` turns them into arrays, `request_sequence` draws requests, and `simulation` sends them over paths in
 time and profiles paths that way. `selectors` has the ways to choose, by name in `selector_table`, and `rules`
-their kernels; `optimum` says how well one could choose. `chunk_selector` chooses for chunks of one
-transfer, as training runs do, and says what they report. What moves rows in a training run is not here.
+their kernels; `optimum` and the search in `request_kernel` say how well one could choose. `chunk_selector` chooses for
+chunks of one transfer, as training runs do, and says what they report. What moves rows in a training run is not here.
 """
 
 from typing import TYPE_CHECKING

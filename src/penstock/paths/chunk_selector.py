@@ -128,6 +128,7 @@ def _one_link_each(type_first: Sequence[int], resources: Sequence[int], guess_us
         end_to_end=times[1],
         distinct=times[2],
         toll=np.zeros(paths),
+        toll_per_place=np.zeros(paths),
         depends=np.zeros(len(type_first) - 1, np.int32),
         writes=np.zeros(len(type_first) - 1, np.bool_),
     )

@@ -170,7 +170,8 @@ class PathMetrics(StrictDocument):
     base_us: Microseconds = Field(description="at both hosts, without queues and without the network")
     end_to_end_us: Microseconds = Field(description="from request to answer without queues, network included")
     distinct_us: Microseconds = Field(description="on what the alternatives do not all share, network included")
-    toll_us: Microseconds = Field(description="work that a request brings to the nodes and links of its hosts, summed")
+    toll_us: Microseconds = Field(description="compute times and bytes / bandwidth at both hosts, summed")
+    toll_per_place_us: Microseconds = Field(description="service at both hosts, divided by the places of each node")
     interval_us: Microseconds = Field(description="by how much each request of a burst ends after the one before it")
 
 

@@ -34,7 +34,8 @@ class RouteArrays(NamedTuple):
     base: Array  # float64 [paths]: at both hosts, without queues
     end_to_end: Array  # float64 [paths]: network included, jitter at its mean
     distinct: Array  # float64 [paths]: of the resources that not all paths of the type go over
-    toll: Array  # float64 [paths]: LEO's communication toll: service at both hosts, divided by capacities
+    toll: Array  # float64 [paths]: LEO's communication toll: compute times and bytes / bandwidth at both hosts, summed
+    toll_per_place: Array  # float64 [paths]: service at both hosts, message rates included, divided by capacities
     depends: Array  # int32 [types]: number of the dependency in DEPENDENCIES
     writes: Array  # bool [types]
 
@@ -46,7 +47,7 @@ def borrowed_routes(routes: RouteArrays) -> RouteArrays:
         borrowed(routes.type_first), borrowed(routes.first), borrowed(routes.resource), borrowed(routes.service),
         borrowed(routes.delay), borrowed(routes.jitter), borrowed(routes.flags), borrowed(routes.capacity),
         borrowed(routes.label), borrowed(routes.base), borrowed(routes.end_to_end), borrowed(routes.distinct),
-        borrowed(routes.toll), borrowed(routes.depends), borrowed(routes.writes),
+        borrowed(routes.toll), borrowed(routes.toll_per_place), borrowed(routes.depends), borrowed(routes.writes),
     )  # fmt: skip
 
 
@@ -85,6 +86,8 @@ class RouteTable:
 class _Visit:
     resource: str
     service: float
+    work: float
+    """What the printed toll counts: the service, without a limit by messages."""
     delay: float = 0.0
     jitter: tuple[float, float] = (0.0, 0.0)
     network: bool = False
@@ -124,16 +127,15 @@ def build_routes(application: ApplicationDocument, hardware: HardwareDocument) -
         "depends": np.array([DEPENDENCIES.index(each.depends) for each in application.requests.values()], np.int32),
         "writes": np.array([each.writes for each in application.requests.values()], np.bool_),
     }
-    return RouteTable(
-        RouteArrays(**arrays, **_path_times(arrays)), tuple(application.requests), tuple(names), resources
-    )  # fmt: skip
+    times = _path_times(arrays, np.array([visit.work for visit in visits]))
+    return RouteTable(RouteArrays(**arrays, **times), tuple(application.requests), tuple(names), resources)
 
 
 def _step_visits(step: StepDocument, hardware: HardwareDocument, where: str) -> list[_Visit]:
     if step.go is None:
         assert step.compute is not None, "checked when it was read"
         _check_node(step.compute, hardware, where)
-        return [_Visit(step.compute, step.us)]
+        return [_Visit(step.compute, step.us, step.us)]
     return [visit for start, end in pairwise(step.go) for visit in _hop_visits(start, end, step.bytes, hardware, where)]
 
 
@@ -149,8 +151,9 @@ def _hop_visits(start: str, end: str, size: int, hardware: HardwareDocument, whe
     visits = []
     for name in links:
         link = hardware.links[name]
-        service = max(size * 8e-3 / link.gbps, 0.0 if link.mops is None else 1.0 / link.mops)
-        visits.append(_Visit(name, service, link.latency_us, link.jitter_us, link.network))
+        sending = size * 8e-3 / link.gbps
+        service = max(sending, 0.0 if link.mops is None else 1.0 / link.mops)
+        visits.append(_Visit(name, service, sending, link.latency_us, link.jitter_us, link.network))
     return visits
 
 
@@ -161,16 +164,17 @@ def _check_node(node: str, hardware: HardwareDocument, where: str) -> None:
         )
 
 
-def _path_times(arrays: dict[str, Array]) -> dict[str, Array]:
+def _path_times(arrays: dict[str, Array], work: Array) -> dict[str, Array]:
     """The times of every path that follow from its visits, without queues."""
     time = arrays["service"] + arrays["delay"] + arrays["jitter"].mean(axis=1)
     at_hosts, apart = (arrays["flags"] & NETWORK) == 0, (arrays["flags"] & COMMON) == 0
-    work = arrays["service"] / arrays["capacity"][arrays["resource"]]
+    per_place = arrays["service"] / arrays["capacity"][arrays["resource"]]
     return {
         "base": _summed(time * at_hosts, arrays["first"]),
         "end_to_end": _summed(time, arrays["first"]),
         "distinct": _summed(time * apart, arrays["first"]),
         "toll": _summed(work * at_hosts, arrays["first"]),
+        "toll_per_place": _summed(per_place * at_hosts, arrays["first"]),
     }
 
 

@@ -177,7 +177,8 @@ def _path_at(routes: RouteArrays, kind: int, place: int) -> int:
 
 
 # `leo`, LEO's rule: the path with the least k * toll + base, where k counts slow completions in a row and the
-# (communication) toll is the work that a request adds to the queues of its path.
+# (communication) toll is the compute times and bytes / bandwidth of its path, as the paper prints it. `leo-per-place`
+# is the same with what a request adds to queues: service divided by the places of its node.
 
 _K = 0
 """Column of `paths`: completions slower than the base time since the last that was not."""
@@ -186,11 +187,11 @@ _ROUNDING = 1e-9
 
 
 @inner
-def leo_choose(routes: RouteArrays, state: SelectorState, kind: int) -> int:
+def leo_choose(routes: RouteArrays, state: SelectorState, kind: int, toll: Array) -> int:
     """The path of a request type with the least cost; the first of several."""
     best, least = -1, np.inf
     for path in range(routes.type_first[kind], routes.type_first[kind + 1]):
-        cost = state.paths[path, _K] * routes.toll[path] + routes.base[path]
+        cost = state.paths[path, _K] * toll[path] + routes.base[path]
         if cost < least:
             best, least = path, cost
     return best
@@ -287,6 +288,7 @@ def _excess(state: SelectorState, path: int, now: float) -> float:
 
 (
     LEO_RULE,
+    LEO_PER_PLACE_RULE,
     LEO_SMOOTH_RULE,
     GREEDY_END_TO_END_RULE,
     GREEDY_INTRA_RULE,
@@ -294,7 +296,7 @@ def _excess(state: SelectorState, path: int, now: float) -> float:
     RANDOM_RULE,
     SHARES_RULE,
     RECORDED_RULE,
-) = range(8)
+) = range(9)
 """Numbers of the rules."""
 
 
@@ -302,7 +304,9 @@ def _excess(state: SelectorState, path: int, now: float) -> float:
 def choose(rule: int, routes: RouteArrays, state: SelectorState, kind: int, request: int, now: float) -> int:
     """The path for a request of type `kind`, the `request`-th of all, at `now` (microseconds)."""
     if rule == LEO_RULE:
-        return leo_choose(routes, state, kind)
+        return leo_choose(routes, state, kind, routes.toll)
+    if rule == LEO_PER_PLACE_RULE:
+        return leo_choose(routes, state, kind, routes.toll_per_place)
     if rule == LEO_SMOOTH_RULE:
         return leo_smooth_choose(routes, state, kind, now)
     if rule == GREEDY_END_TO_END_RULE:
@@ -332,7 +336,7 @@ def observe(
     now: float,
 ) -> None:
     """Record a completed request: its time in all, at both hosts, and on what its alternatives do not share."""
-    if rule == LEO_RULE:
+    if rule in (LEO_RULE, LEO_PER_PLACE_RULE):
         leo_observe(routes, state, path, at_hosts)
     elif rule == LEO_SMOOTH_RULE:
         leo_smooth_observe(routes, state, path, slot, apart, now)

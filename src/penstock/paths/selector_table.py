@@ -14,15 +14,18 @@ SELECTORS: "Registry[Selector]" = Registry(
     {
         "leo-smooth": "penstock.paths.selectors:LEO_SMOOTH",
         "leo": "penstock.paths.selectors:LEO",
+        "leo-per-place": "penstock.paths.selectors:LEO_PER_PLACE",
         "greedy-end-to-end": "penstock.paths.selectors:GREEDY_END_TO_END",
         "greedy-intra": "penstock.paths.selectors:GREEDY_INTRA",
         "ipipe": "penstock.paths.selectors:IPIPE",
         "random": "penstock.paths.selectors:RANDOM",
         "static": "penstock.paths.selectors:STATIC",
         "node": "penstock.paths.selectors:ONE_NODE",
-        "optimum": "penstock.paths.selectors:OPTIMUM",
+        "clairvoyant": "penstock.paths.selectors:CLAIRVOYANT",
+        "rolling-horizon": "penstock.paths.selectors:ROLLING_HORIZON",
     },
     "penstock.paths.selectors:Selector",
+    renamed={"optimum": "rolling-horizon"},
 )
 
 

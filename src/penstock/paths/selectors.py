@@ -11,12 +11,14 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.paths.optimum import optimal_choices
+from penstock.paths.request_kernel import clairvoyant_choices
 from penstock.paths.request_sequence import Sequence
 from penstock.paths.route_table import RouteTable
 from penstock.paths.rules import (
     GREEDY_END_TO_END_RULE,
     GREEDY_INTRA_RULE,
     IPIPE_RULE,
+    LEO_PER_PLACE_RULE,
     LEO_RULE,
     LEO_SMOOTH_RULE,
     RANDOM_RULE,
@@ -38,7 +40,11 @@ class SelectorInput:
     """The recorded requests; None where they are not known ahead, as in a service."""
     argument: str = ""
     horizon: int = 8
-    """Requests that the optimum decides together."""
+    """Requests that `rolling-horizon` decides together."""
+    slow: Array = field(default_factory=lambda: np.zeros((0, 3)))
+    """From, to and a factor on the services of each resource, in a simulation."""
+    seed: int = 0
+    """Of the simulation's jitter."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ GREEDY_END_TO_END = Selector(
 GREEDY_INTRA = Selector("greedy-intra", GREEDY_INTRA_RULE, "the path whose last request took least at both hosts")
 IPIPE = Selector("ipipe", IPIPE_RULE, "move to the next path while end-to-end times exceed the base time, and back")
 LEO = Selector("leo", LEO_RULE, "least k * toll + base (LEO); k counts slow completions in a row, a fast one resets it")
+LEO_PER_PLACE = Selector("leo-per-place", LEO_PER_PLACE_RULE, "as leo, with a toll divided by the places of each node")
 LEO_SMOOTH = Selector(
     "leo-smooth",
     LEO_SMOOTH_RULE,
@@ -86,20 +93,28 @@ ONE_NODE = Selector(
 )
 
 
-def _prepare(case: SelectorInput) -> Prepared:
+def _known(case: SelectorInput, selector: str) -> Sequence:
     if case.sequence is None:
         raise PenstockError(
-            "The selector 'optimum' needs requests that are known ahead: use it in a simulation.",
+            f"The selector {selector!r} needs requests that are known ahead: use it in a simulation.",
             code="unsupported-combination",
         )
-    return Prepared(choices=optimal_choices(case.table, case.sequence, case.horizon))
+    return case.sequence
 
 
-OPTIMUM = Selector(
-    "optimum",
+CLAIRVOYANT = Selector(
+    "clairvoyant",
+    RECORDED_RULE,
+    "the best choices that a search with the whole recorded sequence at hand finds; of short ones the best there are",
+    lambda case: Prepared(choices=clairvoyant_choices(case.table, _known(case, "clairvoyant"), case.slow, case.seed)),
+    online=False,
+)
+
+ROLLING_HORIZON = Selector(
+    "rolling-horizon",
     RECORDED_RULE,
     "a mixed-integer program over the next requests of a recorded sequence",
-    _prepare,
+    lambda case: Prepared(choices=optimal_choices(case.table, _known(case, "rolling-horizon"), case.horizon)),
     online=False,
 )
 RANDOM = Selector("random", RANDOM_RULE, "any path, by a hash of the request's number")

@@ -12,7 +12,7 @@ from penstock.pipeline.batch_rows import NO_EDGE_ROWS, PLAIN_ROWS, BufferPool, E
 from penstock.pipeline.loader import Batch
 from penstock.sampling.device.block import on_device
 from penstock.sampling.device.streams import on_stream, stream_maker
-from penstock.sampling.relabel import PerThread
+from penstock.sampling.lists import PerThread
 from penstock.store.source import RowSource
 
 

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from types import TracebackType
@@ -14,9 +14,15 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Planned, Position
 from penstock.pipeline.stages import Recorder, Stage, StageClock, StagePipeline, StageTime, times_in_turn
 from penstock.sampling.block import MiniBatch
-from penstock.wire.coflows import batch_order, within_batch
 
 Batch = MiniBatch
+OfBatch = Callable[[Planned], AbstractContextManager[None]]
+"""A context for the work on a batch: among workers, what it sends belongs to the batch."""
+
+
+def no_context(planned: Planned) -> AbstractContextManager[None]:
+    """The context where nothing is sent."""
+    return nullcontext()
 
 
 @dataclass
@@ -63,7 +69,7 @@ class Loader:
     """Iterates over batches whose features and labels are on the device; each is valid until the next is requested.
 
     `sample` turns a planned batch into blocks, `carrier` moves it to the device, and `label` adds the task's labels.
-    The caller is the fifth stage.
+    Each is done in the context that `of_batch` gives. The caller is the fifth stage.
     """
 
     def __init__(
@@ -74,8 +80,9 @@ class Loader:
         label: Callable[[Batch], None],
         options: PipelineOptions,
         recorder: Recorder | None = None,
+        of_batch: OfBatch = no_context,
     ) -> None:
-        self._sampler, self._carrier, self._label = sample, carrier, label
+        self._sampler, self._carrier, self._label, self._of_batch = sample, carrier, label, of_batch
         stages = [
             Stage("sample", self._sample, options.drawing_threads, options.sample_depth),
             Stage("gather", self._gather, options.reading_threads, options.gather_depth),
@@ -111,11 +118,11 @@ class Loader:
                 self._carrier.give_back(buffer)
 
     def _sample(self, planned: Planned) -> Loaded:
-        with within_batch(batch_order(*planned.position)):
+        with self._of_batch(planned):
             return Loaded(planned, self._sampler(planned))
 
     def _gather(self, loaded: Loaded) -> Loaded:
-        with within_batch(batch_order(*loaded.position)):
+        with self._of_batch(loaded.planned):
             loaded.buffers = self._carrier.gather(loaded.batch)
             self._label(loaded.batch)
         return loaded

@@ -33,7 +33,7 @@ def placement_bound(case: Case, capacities: Array) -> float:
     moved = routes.flow_path >= 0
     on_path = np.bincount(routes.flow_path[moved], weights=means.sizes[0, moved], minlength=len(routes.paths))
     for path, size in zip(routes.paths, on_path, strict=True):
-        busy[routes.path_links[path["first"] : path["last"]]] += size
+        busy[routes.links_on(path)] += size
     return max(float((busy / capacities).max(initial=0.0)), slowest_cycle(case._replace(amounts=means)))
 
 
@@ -53,8 +53,8 @@ def slowest_cycle(case: Case) -> float:
     is a cycle, and each cycle is a lower bound.
     """
     means = Amounts(*(np.repeat(each[:1], _UNROLLED, axis=0) for each in case.amounts))
-    alone = durations_alone(case.routes, means, case.slowness)
-    begins = heads(case.shape, case.order, alone)
+    alone = durations_alone(case._replace(amounts=means))
+    begins = heads(case, alone)
     before, lags, first = _waits(case)
     n, item = (int(each) for each in np.unravel_index(int(np.argmax(begins + alone)), begins.shape))
     seen: dict[int, tuple[int, float]] = {}

@@ -43,9 +43,8 @@ def bottleneck_of(timeline: Timeline, placement: list[str], words: Mapping[str, 
     total = sum(step.end - step.start for step in path) or 1.0
     # A flow's time counts to the task that waits for it and the link it crosses, a task's to its process.
     shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-    owners = _Owners(timeline, placement, words)
     for step in path:
-        shares[owners.of(step)] += (step.end - step.start) / total
+        shares[_owner(step, timeline, placement, words)] += (step.end - step.start) / total
     if not shares:
         return "Nothing takes any time."
     (who, verb, what), share = max(shares.items(), key=lambda item: item[1])
@@ -54,34 +53,26 @@ def bottleneck_of(timeline: Timeline, placement: list[str], words: Mapping[str, 
     return f"{who} {verb} {percent(share)} of the time {what}. {rest}"
 
 
-class _Owners:
-    def __init__(self, timeline: Timeline, placement: list[str], words: Mapping[str, str]) -> None:
-        load = timeline.load
-        self._timeline, self._load, self._placement, self._words = timeline, load, placement, words
-        self._tasks = {name: number for number, name in enumerate(load.task_names)}
-        self._flows = {name: number for number, name in enumerate(load.flow_names)}
+def _owner(
+    step: CriticalStep, timeline: Timeline, placement: list[str], words: Mapping[str, str]
+) -> tuple[str, str, str]:
+    """(process, spends or waits, on or for what) of a step."""
+    load, item = timeline.load, timeline.load.item_numbers[step.name]
+    flow = item - load.tasks
+    task = int(load.beside[item if flow < 0 else load.targets[flow]])
+    who = f"{load.task_names[task]} on {placement[task]}"
+    if flow < 0:
+        return who, "spends", f"on {words.get(step.kind, step.kind)}"
+    return who, "waits", f"for {_possessive(step.waited_for or _slowest_link(timeline, flow))}"
 
-    def of(self, step: CriticalStep) -> tuple[str, str, str]:
-        """(process, spends or waits, on or for what) of a step."""
-        if step.name in self._tasks:
-            task = int(self._load.beside[self._tasks[step.name]])
-            return self._named(task), "spends", f"on {self._words.get(step.kind, step.kind)}"
-        flow = self._flows[step.name]
-        target = int(self._load.beside[self._load.targets[flow]])
-        link = step.waited_for or self._slowest(flow)
-        return self._named(target), "waits", f"for {_possessive(link)}"
 
-    def _named(self, task: int) -> str:
-        return f"{self._load.task_names[task]} on {self._placement[task]}"
-
-    def _slowest(self, flow: int) -> str:
-        """The link of the least capacity on a flow's path."""
-        routes, network = self._timeline.case.routes, self._timeline.network
-        if routes.flow_path[flow] < 0:
-            return "its own machine"
-        path = routes.paths[routes.flow_path[flow]]
-        crossed = routes.path_links[path["first"] : path["last"]]
-        return network.link_names[int(min(crossed, key=lambda link: network.capacities[link]))]
+def _slowest_link(timeline: Timeline, flow: int) -> str:
+    """The link of the least capacity on a flow's path."""
+    routes, network = timeline.case.routes, timeline.network
+    if routes.flow_path[flow] < 0:
+        return "its own machine"
+    crossed = routes.links_on(routes.paths[routes.flow_path[flow]])
+    return network.link_names[int(min(crossed, key=lambda link: network.capacities[link]))]
 
 
 def _possessive(link: str) -> str:
@@ -108,7 +99,7 @@ def changes_of(
     with progress.step("what if", len(wanted), "changes"):
 
         def planned(machines: Machines) -> float:
-            seconds = _planned(run.on(machines), best, budget, seed)
+            seconds = planned_seconds(run, best, budget, seed, machines)
             progress.advance(1)
             return seconds
 
@@ -120,8 +111,11 @@ def changes_of(
     return sorted(changes, key=lambda change: -change.gain)
 
 
-def _planned(run: Comparison, best: Trial, budget: Budget, seed: int) -> float:
-    """Seconds per iteration, placed by the same policy; the present placement is one of the candidates."""
+def planned_seconds(run: Comparison, best: Trial, budget: Budget, seed: int, machines: Machines) -> float:
+    """Seconds per iteration on other machines, placed by the same policy; the present placement is one of the
+    candidates.
+    """
+    run = run.on(machines)
     evaluator = Evaluator(run.problem, best.flows, run.iterations.searched)
     placed = place(evaluator, best.placed.policy, budget, seed)
     return min(
@@ -252,9 +246,7 @@ class CountedBatches:
         return RemoteReads(rows, hits, lists, edges, readers, self._halos)
 
     def _lists(self, batch: MiniBatch, seat: int) -> tuple[int, int, int]:
-        """The number of lists of remote vertices, of edges drawn from them, and of those lists that the last hop draws
-        from.
-        """
+        """Numbers: of lists of remote vertices, of edges drawn from them, and of lists that the last hop draws from."""
         far = self._part_of[batch.vertices[batch.node_type]] != seat
         asked = [far[: block.num_dst] for block in batch.blocks]
         edges = sum(int(np.diff(block.indptr)[mine].sum()) for block, mine in zip(batch.blocks, asked, strict=True))

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.formatting import html_table
-from penstock.graph.documents import StrictDocument, read_checked, validated
+from penstock.graph.documents import StrictDocument, read_product, validated
 from penstock.graph.files import write_whole
 from penstock.simulate.rates import POLICIES
 
@@ -49,6 +49,9 @@ class Predicted(StrictDocument):
 
     iteration_s: float
     epoch_s: float
+    epoch_p95_s: float | None = Field(
+        default=None, description="95 of 100 epochs take less, by how much steps and flows vary; none: not known"
+    )
     lower_bound_s: float = Field(
         description="no placement and no flow policy takes less in the long run: what links must carry, a store's work,"
         " or the slowest cycle of tasks"
@@ -107,8 +110,10 @@ class Plan(StrictDocument):
     format: Literal["penstock-plan"] = "penstock-plan"
     version: Literal[2] = 2
     job: dict[str, Any]
-    cluster: dict[str, Any]
-    execution: dict[str, Any] = Field(description="`mode`, and how a run in that mode is set up")
+    cluster: dict[str, Any] = Field(default={}, description="the cluster's document; empty: one machine")
+    execution: dict[str, Any] = Field(
+        description="`mode`, and how a run in that mode is set up; of one machine, what was decided by name"
+    )
     placement: str
     flows: str = Field(description="the policy by which flows share links")
     tasks: list[PlannedTask]
@@ -118,15 +123,23 @@ class Plan(StrictDocument):
     compared: list[Compared]
     changes: list[Change] = Field(default=[], description="what could be bought or set, and what it would bring")
     advice: str = Field(default="", description="which ways to send fewer bytes would help; empty: links do not limit")
+    slow: list[Change] = Field(default=[], description="what the plan takes with slow machines, as they were asked for")
     search: Effort
     profile: dict[str, Any] = Field(
-        description="what an iteration costs: with it `penstock simulate` can replay the plan"
+        description="what an iteration costs: with it `penstock simulate` can replay the plan; of one machine, the"
+        " machine whose operators were measured"
     )
     seed: int = Field(default=0, description="of the amounts that vary between iterations")
     scaled_from: dict[str, int] | None = Field(
         default=None, description="parts and workers that the profile was measured with, if it was scaled from there"
     )
     notes: list[str] = Field(default=[], description="what to know of the prediction")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The prediction as a run's result reports it, beside what happened."""
+        seconds = self.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"})
+        return {"placement": self.placement, "flows": self.flows, **seconds}
 
     def machine_of(self) -> dict[str, str]:
         """The machine of every task, by its name."""
@@ -151,16 +164,7 @@ class Plan(StrictDocument):
 
 def read_plan(path: Path) -> Plan:
     """Read and validate a plan."""
-    if path.is_dir():
-        raise PenstockError(
-            f"{path} is a folder, not a plan: name the file that `penstock plan` wrote.", code="wrong-file"
-        )
-    if not path.is_file():
-        raise PenstockError(
-            f"{path} does not exist: make a plan with `penstock plan JOB --cluster FILE -o {path}`.",
-            code="file-not-found",
-        )
-    return read_checked(path, Plan, FORMAT, VERSION, "plan again with `penstock plan JOB --cluster FILE`")
+    return read_product(path, Plan, FORMAT, VERSION, "plan", "plan JOB --cluster FILE")
 
 
 def write_plan(plan: Plan, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock.hardware.machines import machines_of
 from penstock.plan.changes import (
     bottleneck_of,
     changes_of,
+    planned_seconds,
     replica_changes,
     transport_advice,
     transport_changes,
@@ -25,6 +27,7 @@ from penstock.plan.changes import (
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
 from penstock.plan.placement import PLACEMENTS, Budget, PlacedUnits
+from penstock.plan.stragglers import SlowMachine, check_slow, epoch_p95, slow_changes
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.plan.workloads.entry import memory_over_time
 from penstock.progress import Progress
@@ -47,6 +50,8 @@ class PlanChoices:
     """One flow policy; None: the best of those that a run can carry out."""
     budget: Budget
     seed: int = 0
+    slow: tuple[SlowMachine, ...] = ()
+    """Slow machines, for each of which the plan says what it would take."""
 
     def __post_init__(self) -> None:
         if self.placement is not None:
@@ -59,6 +64,7 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
     """The best plan of those that were compared."""
     began = perf_counter()
     job, cluster, profile = planned.job, planned.cluster, planned.profile
+    check_slow(choices.slow, [machine.name for machine in cluster.machines])
     entry = WORKLOADS[profile.mode]
     execution = entry.set_up(planned)
     job = job.model_copy(update=entry.decides(execution))
@@ -81,6 +87,8 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
     fewer = Budget(max(1, (budget.steps or 10_000) // _FEWER), budget.seconds, (budget.simulations or 0) // _FEWER)
     changes = changes_of(run, best, fewer, choices.seed, progress, threads)
     sending = transport_changes(planned, best, choices.seed)
+    planned_for = partial(planned_seconds, run, best, fewer, choices.seed)
+    slow = slow_changes(run, best, choices.slow, choices.seed, planned_for, threads)
     changes = [*changes, *replica_changes(planned, best, choices.seed), *sending]
     tasks = _tasks(run, best)
     _note_cores(cluster, tasks, progress)
@@ -98,6 +106,7 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
         compared=[trial.row(profile.batches) for trial in trials],
         changes=changes,
         advice=transport_advice(sending),
+        slow=slow,
         search=Effort(
             steps=sum(trial.placed.steps for trial in trials),
             seconds=round(perf_counter() - began, 3),
@@ -179,6 +188,13 @@ def _predicted(run: Comparison, best: Trial, tasks: list[PlannedTask], batches: 
     return Predicted(
         iteration_s=best.iteration_s,
         epoch_s=best.iteration_s * batches,
+        epoch_p95_s=epoch_p95(
+            timeline,
+            run.work.ahead,
+            run.iterations.period,
+            best.iteration_s * run.work.unrolled,
+            batches / run.work.unrolled,
+        ),
         lower_bound_s=min(run.lower_bound(), best.lower_bound_s),
         placement_bound_s=best.lower_bound_s,
         link_bytes={name: float(size) / count for name, size in zip(links, timeline.link_bytes, strict=True)},

@@ -3,10 +3,10 @@
 from html import escape
 from typing import Any
 
-from penstock.formatting import counted, percent, signed_percent
+from penstock.formatting import counted, percent
 from penstock.report.markup import card, cut, pairs, table
 from penstock.report.run_folder import RunRecord
-from penstock.report.run_logs import mapping, number, whole
+from penstock.report.run_logs import amount, listed, mapping, number, whole
 from penstock.report.words import byte_size, mebibytes, seconds
 
 _MOST_FLOWS = 12
@@ -26,28 +26,8 @@ _USES = {
 
 def cluster_cards(run: RunRecord) -> list[str]:
     """The cards about a cluster; none for a run on one machine."""
-    tasks = [mapping(task) for task in _list(run.result.get("tasks"))]
-    return [_plan_card(run), _tasks_card(run, tasks), _traffic_card(run)] if tasks else []
-
-
-def _plan_card(run: RunRecord) -> str:
-    """The plan's predictions beside what was measured, as HTML; empty for a run without a plan."""
-    said = mapping(run.result.get("predicted"))
-    predicted = number(said.get("epoch_s"))
-    # The first epoch compiles kernels and fills the pipeline.
-    epochs = sorted(each for each in map(number, _list(run.result.get("epoch_seconds"))) if each is not None)
-    if predicted is None or not epochs:
-        return ""
-    real = epochs[len(epochs) // 2]
-    off = f" ({signed_percent(real / predicted - 1, 1)})" if predicted else ""
-    rows = [
-        ("an epoch, as planned", seconds(predicted)),
-        ("an epoch, as it was (median)", seconds(real) + off),
-        ("an iteration, as planned", seconds(number(said.get("iteration_s")) or 0.0)),
-        ("the least in the long run", seconds(number(said.get("lower_bound_s")) or 0.0)),
-    ]
-    about = f"placement {_text(said.get('placement'))}, flows {_text(said.get('flows'))}"
-    return card("Plan", pairs(rows), escape(about))
+    tasks = [mapping(task) for task in listed(run.result.get("tasks"))]
+    return [_tasks_card(run, tasks), _traffic_card(run)] if tasks else []
 
 
 def _tasks_card(run: RunRecord, tasks: list[dict[str, Any]]) -> str:
@@ -60,7 +40,7 @@ def _tasks_card(run: RunRecord, tasks: list[dict[str, Any]]) -> str:
         ]
         for task in tasks[:_MOST_TASKS]
     ]
-    lost = [mapping(each) for each in _list(run.result.get("recoveries"))]
+    lost = [mapping(each) for each in listed(run.result.get("recoveries"))]
     machines = len({_text(task.get("machine")) for task in tasks})
     about = f"{counted(len(tasks), 'tasks')} on {counted(machines, 'machines')}, {_times(len(lost))}"
     foot = " ".join(_recovery(each) for each in lost[:_MOST_FLOWS])
@@ -77,9 +57,7 @@ def _traffic_card(run: RunRecord) -> str:
         rows.append(("each row once for each batch", f"{byte_size(least)}: {_over(received, least)}"))
     uses = mapping(run.result.get("batch_bytes"))
     rows += [(shown, byte_size(size)) for use, shown in _USES.items() if (size := number(uses.get(use)))]
-    flows = {
-        name: [number(each) or 0.0 for each in _list(size)] for name, size in mapping(run.result.get("flows")).items()
-    }
+    flows = {name: [amount(each) for each in listed(size)] for name, size in mapping(run.result.get("flows")).items()}
     flows = {name: sizes for name, sizes in flows.items() if any(sizes)}
     largest = sorted(flows.items(), key=lambda item: -sum(item[1]))[:_MOST_FLOWS]
     shown = [[cut(name, _LONGEST), *(byte_size(each) for each in sizes[:2])] for name, sizes in largest]
@@ -93,44 +71,44 @@ def _over(received: float, least: float) -> str:
     over = received / least - 1
     if abs(over) < _ROUNDING:
         return "no row came twice"
-    amount = f"{abs(over) * 100:.1f} %" if abs(over) < _SMALL else percent(abs(over))
-    return f"{amount} {'more' if over > 0 else 'less'} was received"
+    share = f"{abs(over) * 100:.1f} %" if abs(over) < _SMALL else percent(abs(over))
+    return f"{share} {'more' if over > 0 else 'less'} was received"
 
 
 def _paths(run: RunRecord) -> str:
     """The bytes of features that each worker read along each path, as HTML."""
     shown = []
-    for task in [mapping(task) for task in _list(run.result.get("tasks"))][:_MOST_TASKS]:
+    for task in [mapping(task) for task in listed(run.result.get("tasks"))][:_MOST_TASKS]:
         for path, use in mapping(task.get("feature_paths")).items():
-            rows, size = number(mapping(use).get("rows")) or 0.0, number(mapping(use).get("bytes")) or 0.0
-            took = seconds(number(mapping(use).get("seconds")) or 0.0)
+            rows, size = amount(mapping(use).get("rows")), amount(mapping(use).get("bytes"))
+            took = seconds(amount(mapping(use).get("seconds")))
             shown.append([_text(task.get("id")), _text(path), f"{rows:,.0f}", byte_size(size), took])
     return table(["features of", "from", "rows", "bytes", "in requests of"], shown, len(shown)) if shown else ""
 
 
 def _caches(run: RunRecord) -> str:
     """What each worker's cache of remote rows saved."""
-    tasks = [mapping(task) for task in _list(run.result.get("tasks"))]
+    tasks = [mapping(task) for task in listed(run.result.get("tasks"))]
     found = {_text(task.get("id")): mapping(task.get("remote_cache")) for task in tasks if task.get("remote_cache")}
     shown = []
     for name, cache in list(found.items())[:_MOST_TASKS]:
-        hits, misses = number(cache.get("hits")) or 0.0, number(cache.get("misses")) or 0.0
+        hits, misses = amount(cache.get("hits")), amount(cache.get("misses"))
         share = percent(hits / (hits + misses)) if hits + misses else "no reads"
-        saved = byte_size(number(cache.get("bytes_saved")) or 0.0)
+        saved = byte_size(amount(cache.get("bytes_saved")))
         shown.append([name, f"{hits:,.0f}", f"{misses:,.0f}", share, saved])
     return table(["cached remote rows", "hits", "misses", "share", "not sent"], shown, len(found)) if shown else ""
 
 
 def _coflows(run: RunRecord) -> str:
     """The coflows by kind, and the time of each from its first request to its last answer, as HTML."""
-    found = [mapping(each) for each in _list(run.result.get("coflows"))]
+    found = [mapping(each) for each in listed(run.result.get("coflows"))]
     shown = [
         [
             _text(each.get("kind")),
             f"{whole(each.get('count')) or 0:,}",
-            byte_size(number(each.get("bytes")) or 0.0),
-            seconds(number(each.get("mean_cct_s")) or 0.0),
-            seconds(number(each.get("p95_cct_s")) or 0.0),
+            byte_size(amount(each.get("bytes"))),
+            seconds(amount(each.get("mean_cct_s"))),
+            seconds(amount(each.get("p95_cct_s"))),
         ]
         for each in found[:_MOST_FLOWS]
     ]
@@ -140,7 +118,7 @@ def _coflows(run: RunRecord) -> str:
 def _recovery(lost: dict[str, Any]) -> str:
     away = number(lost.get("seconds"))
     back = f", back after {seconds(away)}" if away is not None else ""
-    return f"{_text(lost.get('task'))}: {_text(lost.get('cause'))} at {seconds(number(lost.get('at')) or 0.0)}{back}."
+    return f"{_text(lost.get('task'))}: {_text(lost.get('cause'))} at {seconds(amount(lost.get('at')))}{back}."
 
 
 def _memory(peak: float | None) -> str:
@@ -150,10 +128,6 @@ def _memory(peak: float | None) -> str:
 
 def _times(lost: int) -> str:
     return "none lost" if not lost else f"{lost:,} lost and brought back"
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:
@@ -169,8 +143,7 @@ _KEPT = {"recompute": "not kept, computed again"}
 def whole_graph_card(run: RunRecord) -> str:
     """Bins by layer, what is kept for the backward pass, which edges were supervised, and how rows travelled."""
     result, rows = run.result, list[tuple[str, str]]()
-    bins = result.get("bins")
-    if isinstance(bins, list) and bins:
+    if bins := listed(result.get("bins")):
         rows.append(("bins by layer", ", ".join(str(whole(each) or 0) for each in bins)))
     if (scope := result.get("scope")) is not None:
         rows.append(("scope", _SCOPES.get(str(scope), str(scope))))

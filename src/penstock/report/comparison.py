@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.graph.documents import read_yaml
 from penstock.graph.files import read_document
-from penstock.report.run_logs import mapping, number, numbers, whole
+from penstock.report.run_logs import listed, mapping, number, numbers, whole
 
 _OWN = ("run", "order_costs")
 """Fields that differ between any two runs and are not compared."""
@@ -112,12 +112,9 @@ def _of_plan(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _of_run(result: Mapping[str, Any]) -> dict[str, float]:
-    """The quantities of a run: its median epoch, without the first one (which compiles kernels)
-    where there are more.
-    """
+    """The quantities of a run: its median epoch, without the first (which compiles kernels) where there are more."""
     found: dict[str, float] = {}
-    given = result.get("epoch_seconds")
-    epochs = [each for each in map(number, given if isinstance(given, list) else []) if each is not None]
+    epochs = [each for each in map(number, listed(result.get("epoch_seconds"))) if each is not None]
     batches = whole(result.get("batches"))
     if epochs:
         typical = median(epochs[1:] or epochs)

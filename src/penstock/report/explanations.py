@@ -26,7 +26,7 @@ from penstock.report.markup import (
     unbroken,
 )
 from penstock.report.run_folder import RunRecord
-from penstock.report.run_logs import mapping, number, whole
+from penstock.report.run_logs import amount, mapping, whole
 from penstock.report.words import byte_size, seconds
 
 # A neighbourhood as a picture: the explained vertex in the middle, those that it reads around it, hop by hop.
@@ -458,7 +458,7 @@ def _chosen(found: dict[str, object]) -> list[tuple[str, str]]:
         for name in list(sent)[:_MOST_TYPES]
     ]
     vertices = mapping(found.get("vertices"))
-    remote, count = number(vertices.get("remote")) or 0.0, number(vertices.get("all")) or 0.0
+    remote, count = amount(vertices.get("remote")), amount(vertices.get("all"))
     if count:
         rows.append(("remote vertices in batches", f"{remote:,.0f} of {count:,.0f} ({percent(remote / count)})"))
     return rows
@@ -466,7 +466,7 @@ def _chosen(found: dict[str, object]) -> list[tuple[str, str]]:
 
 def _saved(found: dict[str, object]) -> list[tuple[str, str]]:
     rows = mapping(found.get("rows"))
-    size, stored = number(rows.get("bytes")) or 0.0, number(rows.get("bytes_as_stored")) or 0.0
+    size, stored = amount(rows.get("bytes")), amount(rows.get("bytes_as_stored"))
     if not stored:
         return []
     return [
@@ -475,11 +475,11 @@ def _saved(found: dict[str, object]) -> list[tuple[str, str]]:
 
 
 def _cost(found: dict[str, object]) -> list[tuple[str, str]]:
-    took, cores = number(found.get("seconds")) or 0.0, number(found.get("cores")) or 0.0
-    pulled, sent = number(found.get("bytes_pulled")) or 0.0, number(found.get("score_bytes_sent")) or 0.0
+    took, cores = amount(found.get("seconds")), amount(found.get("cores"))
+    pulled, sent = amount(found.get("bytes_pulled")), amount(found.get("score_bytes_sent"))
     return [
         ("seconds of explaining", f"{seconds(took)} on {cores:.2f} cores"),
-        ("batches waited for them", seconds(number(found.get("waited_s")) or 0.0)),
+        ("batches waited for them", seconds(amount(found.get("waited_s")))),
         ("read for explanations", byte_size(pulled)),
         ("scores sent to owners", byte_size(sent)),
     ]

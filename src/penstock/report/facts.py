@@ -10,7 +10,7 @@ from penstock.formatting import counted, signed_percent
 from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.report.markup import breakable, card, cut, pairs, table
 from penstock.report.run_folder import RunRecord, graph_name, of_triples
-from penstock.report.run_logs import mapping, number, numbers, whole
+from penstock.report.run_logs import amount, listed, mapping, number, numbers, whole
 from penstock.report.words import byte_size, mebibytes, seconds
 from penstock.sampling.sampler_table import SAMPLERS, sampler_facts
 
@@ -50,8 +50,7 @@ def settings_card(run: RunRecord, defaults: Mapping[str, Any] | None) -> str:
 
 def _cluster_settings(run: RunRecord) -> list[tuple[str, str]]:
     """The machines with their workers, how gradients are summed, and what else differs from a cluster's defaults."""
-    given = run.cluster.get("machines")
-    machines = [mapping(each) for each in given] if isinstance(given, list) else []
+    machines = [mapping(each) for each in listed(run.cluster.get("machines"))]
     names = [str(each.get("name", "")) for each in machines]
     more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
     rows = [("machines", f"{len(names):,}: {', '.join(names[:_MOST_NAMED])}{more}")]
@@ -89,8 +88,7 @@ def graph_card(run: RunRecord) -> str:
         return ""
     body = ""
     if nodes:
-        learned = run.graph.get("learned")
-        own = [str(name) for name in learned] if isinstance(learned, list) else []
+        own = [str(name) for name in listed(run.graph.get("learned"))]
         rows = [
             [name, f"{count:,.0f}", _width(widths.get(name)) + " learned" * (name in own)]
             for name, count in _largest(nodes)
@@ -134,8 +132,7 @@ def device_card(run: RunRecord) -> str:
     rows.append(("memory at most", mebibytes(peak)))
     if predicted:
         rows.append(("as predicted", f"{mebibytes(predicted)} ({signed_percent(predicted / peak - 1, 1)})"))
-    why = placement.get("why")
-    said = " ".join(str(sentence) for sentence in why) if isinstance(why, list) else ""
+    said = " ".join(str(sentence) for sentence in listed(placement.get("why")))
     body = pairs(rows) + _paths(mapping(run.result.get("feature_paths")))
     return card("Device", body, escape(_text(run.result.get("device"))), foot=escape(cut(said, 3 * _LONGEST)))
 
@@ -144,9 +141,32 @@ def _paths(used: Mapping[str, Any]) -> str:
     """The share of features that was read along each path to the device."""
     shown = []
     for path, use in list(used.items())[:_MOST_ROWS]:
-        rows, size, took = (number(mapping(use).get(name)) or 0.0 for name in ("rows", "bytes", "seconds"))
+        rows, size, took = (amount(mapping(use).get(name)) for name in ("rows", "bytes", "seconds"))
         shown.append([_text(path), f"{rows:,.0f}", byte_size(size), seconds(took)])
     return table(["features from", "rows", "bytes", "in"], shown, len(used)) if shown else ""
+
+
+def plan_card(run: RunRecord) -> str:
+    """What a plan predicted and decided, beside what was measured and done; empty for a run without a plan."""
+    said = mapping(run.result.get("predicted"))
+    predicted = number(said.get("epoch_s"))
+    # The first epoch compiles kernels and fills the pipeline.
+    epochs = sorted(each for each in map(number, listed(run.result.get("epoch_seconds"))) if each is not None)
+    if predicted is None or not epochs:
+        return ""
+    real = epochs[len(epochs) // 2]
+    off = f" ({signed_percent(real / predicted - 1, 1)})" if predicted else ""
+    rows = [
+        ("an epoch, as planned", seconds(predicted)),
+        ("an epoch, as it was (median)", seconds(real) + off),
+        ("an iteration, as planned", seconds(amount(said.get("iteration_s")))),
+        ("the least in the long run", seconds(amount(said.get("lower_bound_s")))),
+    ]
+    about = f"placement {_text(said.get('placement'))}, flows {_text(said.get('flows'))}"
+    decisions = {name: mapping(each) for name, each in mapping(run.result.get("decisions")).items()}
+    head = ["decision", "planned", "carried out"]
+    done = [[name, _text(each.get("planned")), _text(each.get("carried_out"))] for name, each in decisions.items()]
+    return card("Plan", pairs(rows) + (table(head, done, len(done)) if done else ""), escape(about))
 
 
 def settled_card(run: RunRecord) -> str:
@@ -154,8 +174,7 @@ def settled_card(run: RunRecord) -> str:
     rows, short = list[list[str]](), list[str]()
     for name, found in mapping(run.result.get("settled")).items():
         facts = mapping(found)
-        finalists = facts.get("finalists")
-        for each in map(mapping, finalists if isinstance(finalists, list) else ()):
+        for each in map(mapping, listed(facts.get("finalists"))):
             times = [_milliseconds(each.get(key)) for key in ("predicted_s", "timed_s")]
             taken = "chosen" if each.get("value") == facts.get("chosen") else ""
             rows.append([str(name), _text(each.get("value")), *times, taken])

@@ -17,7 +17,15 @@ from penstock.report.charts import time_unit
 from penstock.report.cluster import cluster_cards, whole_graph_card
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
 from penstock.report.explanations import explanations_card
-from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card, settled_card
+from penstock.report.facts import (
+    device_card,
+    graph_card,
+    machine_card,
+    notes_card,
+    plan_card,
+    settings_card,
+    settled_card,
+)
 from penstock.report.markup import (
     breakable,
     card,
@@ -31,7 +39,7 @@ from penstock.report.markup import (
     unbroken,
 )
 from penstock.report.run_folder import STAGES, RunRecord, StageRecord, graph_name, of_triples, read_run
-from penstock.report.run_logs import mapping, number, numbers, whole
+from penstock.report.run_logs import listed, mapping, number, numbers, whole
 from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.words import (
     FULL,
@@ -92,9 +100,9 @@ def _model(run: RunRecord) -> str:
 
 def _subtitle(run: RunRecord) -> list[str]:
     parts = [cut(run.task.replace("_", " ").replace("-", " ").capitalize(), 60)] if run.task else []
-    fanouts, hidden = run.job.get("fanouts"), whole(run.job.get("hidden"))
+    hidden = whole(run.job.get("hidden"))
     # By default there is one layer for each fan-out. A module of the user's has its own layers.
-    layers = whole(run.job.get("layers")) or (len(fanouts) if isinstance(fanouts, list) else 0)
+    layers = whole(run.job.get("layers")) or len(listed(run.job.get("fanouts")))
     if layers and hidden and run.model == run.job.get("model") and not run.job.get("module"):
         parts.append(f"{counted(layers, 'layers')} of {hidden:,}")
     if run.parameters is not None:
@@ -145,8 +153,7 @@ def _banner(run: RunRecord) -> str:
         where = cut(str(run.folder), 200)
         unsure = "<b>Not finished when this page was written.</b>"
         return f'<p class="banner warn">{unsure} {escape(last)} --resume {breakable(where)}{words}</p>'
-    notes = run.result.get("notes")
-    said = [run.message, *(str(each) for each in (notes if isinstance(notes, list) else ()))]
+    said = [run.message, *map(str, listed(run.result.get("notes")))]
     return "".join(f'<p class="banner">{escape(each)}</p>' for each in said if each)
 
 
@@ -188,9 +195,7 @@ def _limit(run: RunRecord) -> str:
 
 
 def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
-    """Write `report.html` into the run folder and return its path; `defaults` are those of a job,
-    to tell what was set.
-    """
+    """Write a run folder's `report.html` and return its path; `defaults` are a job's, to tell what was set."""
     page = render(read_run(run), defaults)
     target = Path(run) / "report.html"
     write_whole(target, page)
@@ -215,6 +220,7 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
         timeline_card(run),
         notes_card(run),
         settings_card(run, defaults),
+        plan_card(run),
         *cluster_cards(run),
         memory_card(run),
         whole_graph_card(run),

@@ -27,10 +27,20 @@ def number(value: Any) -> float | None:
     return found if abs(found) > 1 / _LARGEST else 0.0
 
 
+def amount(value: Any) -> float:
+    """The value as a float; 0 where it is no finite number."""
+    return number(value) or 0.0
+
+
 def whole(value: Any) -> int | None:
     """The value as an int, or None where it is no whole number."""
     found = number(value)
     return None if found is None else int(found)
+
+
+def listed(value: Any) -> list[Any]:
+    """The value as a list; empty where it is no list."""
+    return value if isinstance(value, list) else []
 
 
 def mapping(value: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.sampling.block import Block
 from penstock.sampling.homogeneous import Homogeneous, Reader
-from penstock.sampling.relabel import PerThread
+from penstock.sampling.lists import PerThread
 
 
 class Induced(NamedTuple):

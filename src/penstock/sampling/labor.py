@@ -25,9 +25,8 @@ from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.entry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts, rule
 from penstock.sampling.homogeneous import WholeGraph, whole_graph
-from penstock.sampling.lists import DrawnNeighbours, Readable, Readers, check_seeds, numbered
+from penstock.sampling.lists import DrawnNeighbours, PerThread, Readable, Readers, Rows, check_seeds, numbered, rows_for
 from penstock.sampling.neighbours import ALL, check_fanouts
-from penstock.sampling.relabel import PerThread, Rows, rows_for
 
 if TYPE_CHECKING:
     from penstock.sampling.device.program import DeviceProgram

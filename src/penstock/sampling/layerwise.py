@@ -22,7 +22,7 @@ from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.entry import LAYER_SIZES, DrawOptions, SamplerEntry, plain_fanouts, rule
 from penstock.sampling.homogeneous import Distribution, Homogeneous, NeighbourLists, Reader, homogeneous, importance
-from penstock.sampling.relabel import PerThread, Rows, rows_for
+from penstock.sampling.lists import PerThread, Rows, rows_for
 
 if TYPE_CHECKING:
     from penstock.sampling.device.hops import Tables, Topology

@@ -19,13 +19,18 @@ from penstock.sampling.lists import (
     DrawnNeighbours,
     Lists,
     ListSource,
+    PerThread,
     Readable,
     Readers,
+    Rows,
+    TreeRows,
     check_seeds,
+    check_way,
     numbered,
+    rows_for,
+    trees_of,
 )
-from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
-from penstock.sampling.temporal import Clock, TreeRows, clocks_of, trees_of
+from penstock.sampling.temporal import Clock, clocks_of
 
 ALL = -1
 """The fan-out that means every neighbour."""
@@ -113,10 +118,10 @@ class NeighbourSampler:
         disjoint: bool = False,
     ) -> None:
         check_way(relabel)
-        apart = disjoint or clock is not None
+        self._apart = apart = disjoint or clock is not None
         ((self.node_type, count),), (lists,) = readable.counts.items(), readable.relations.values()
         self.fanouts, self.totals, self.edges = list(fanouts), totals or lists.weighted, edges
-        self._source_totals = totals
+        self._source_totals, self._dtype = totals, index_dtype(count)
         self._count, self._lists, self._clock, self._ages = count, lists, clock, ages
         self._names = None if readable.names is None else readable.names[self.node_type]
         self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if apart else rows_for(count, relabel))
@@ -136,8 +141,8 @@ class NeighbourSampler:
         per seed where the sampler obeys time; seeds may then repeat. `places` are then their positions in the batch of
         which these are a part: repeated seeds draw independently by position.
         """
-        seeds = check_seeds(seeds, self._count, self.node_type, index_dtype(self._count))
-        exclusion = exclusion_of(exclude, self._count, self._count)
+        seeds = check_seeds(seeds, self._count, self.node_type, self._dtype)
+        exclusion = NOTHING if exclude is None else exclusion_of(exclude, self._count, self._count)
         limits = self._limits(times, len(seeds))
         if limits is not None and places is not None and places.shape != limits.shape:
             raise PenstockError(
@@ -163,7 +168,7 @@ class NeighbourSampler:
                 for block in blocks:
                     block.totals = totals[: block.num_src]
             vertices = rows.vertices[: rows.known].copy()
-            trees = trees_of({self.node_type: rows})
+            trees = trees_of({self.node_type: rows}) if self._apart else None
         finally:
             rows.forget()
         names = None if self._names is None else {self.node_type: self._names[vertices]}

@@ -4,19 +4,16 @@ Two seeds with different times see different lists of one vertex, so every seed 
 are (seed, vertex) pairs. An edge is admissible if t <= the seed's time.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import require_times
 from penstock.graph.schema import EdgeType
-from penstock.sampling.relabel import HashedRows, with_room
 
 OF_NODES = "node:"
 """The prefix of a time field that is of the neighbours rather than the edges."""
@@ -110,50 +107,3 @@ def _clock(graph: Graph, owner: NodeSet | EdgeSet, name: str, of_nodes: bool) ->
         require_times(owner, "vertices", name)
     nothing = np.empty(0, times.dtype)
     return Clock(nothing, times) if of_nodes else Clock(times, nothing)
-
-
-def trees_of(rows: Mapping[str, Any]) -> dict[str, Array] | None:
-    """By node type, the tree of each known row; None where rows belong to no trees."""
-    trees = {name: each.trees[: each.known].copy() for name, each in rows.items() if isinstance(each, TreeRows)}
-    return trees or None
-
-
-class TreeRows:
-    """Rows of (seed, vertex) pairs of a node type: `trees[row]` is the seed's position in the batch."""
-
-    def __init__(self, count: int) -> None:
-        self.known = 0
-        self.vertices, self.trees = np.empty(0, index_dtype(count)), np.empty(0, np.int64)
-        self._count, self._pairs = count, HashedRows(np.dtype(np.int64))
-
-    def start(self, seeds: Array, first: int = 0) -> None:
-        """Give the seeds the first rows; a vertex may be a seed several times, at different times.
-
-        `first` is the position of the first one, where seeds of other types come before them.
-        """
-        self._pairs.start((first + np.arange(len(seeds))) * self._count + seeds)
-        self._take_new()
-
-    def number(self, sources: Array, indptr: Array) -> Array:
-        """Rows of sources in the trees of the rows of this type that read them."""
-        return self.number_in(self.trees, sources, indptr)
-
-    def number_in(self, trees: Array, sources: Array, indptr: Array) -> Array:
-        """Rows of sources in the trees of the rows, of any type, that read them."""
-        of_edges = np.repeat(trees[: len(indptr) - 1], np.diff(indptr))
-        rows = self._pairs.number_these(of_edges * self._count + sources)
-        self._take_new()
-        return rows
-
-    def forget(self) -> None:
-        """Make ready for another batch."""
-        self._pairs.forget()
-        self.known = 0
-
-    def _take_new(self) -> None:
-        """Split the pairs added since the last call."""
-        before, self.known = self.known, self._pairs.known
-        self.vertices = with_room(self.vertices, before, self.known)
-        self.trees = with_room(self.trees, before, self.known)
-        new = self._pairs.vertices[before : self.known]
-        self.trees[before : self.known], self.vertices[before : self.known] = np.divmod(new, self._count)

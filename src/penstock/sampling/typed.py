@@ -20,15 +20,20 @@ from penstock.sampling.lists import (
     DrawnNeighbours,
     Lists,
     ListSource,
+    PerThread,
     Readable,
     Readers,
+    Rows,
+    TreeRows,
     check_typed_seeds,
+    check_way,
     numbered,
+    rows_for,
+    trees_of,
 )
 from penstock.sampling.neighbours import NeighbourSampler
-from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
 from penstock.sampling.relations import Fanout, Relation, edge_type_among, fanouts_by_relation
-from penstock.sampling.temporal import Clock, TreeRows, clocks_of, trees_of
+from penstock.sampling.temporal import Clock, clocks_of
 
 if TYPE_CHECKING:
     from penstock.sampling.device.program import DeviceProgram

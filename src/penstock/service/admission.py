@@ -3,7 +3,7 @@
 import signal
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,12 +26,22 @@ class SpeedMeter:
     steps: int = 0
     _first_steps: int | None = None
     _first_time: float = field(default_factory=time.monotonic)
+    _began: tuple[int, float] | None = None
+    """The steps and the time of the first report."""
 
     def note(self, steps: int) -> None:
         """Record how many steps the job has done so far."""
         self.steps = steps
+        self._began = self._began or (steps, time.monotonic())
         if self._first_steps is None:
             self._first_steps, self._first_time = steps, time.monotonic()
+
+    def overall(self) -> float | None:
+        """Steps per second since the first report, validations included; None until there were a few."""
+        if self._began is None:
+            return None
+        done, took = self.steps - self._began[0], time.monotonic() - self._began[1]
+        return done / took if done >= _STEPS and took >= _SECONDS else None
 
     def beside(self, neighbours: frozenset[int]) -> None:
         """Set the jobs that now run on its device; if they have changed, measuring starts anew."""
@@ -98,6 +108,10 @@ class ActiveTask:
     """Whether it has begun to train, which ends its start-up."""
     outcome: dict[str, Any] | None = None
     too_much: str | None = None
+    expected_s: float | None = None
+    """Seconds that were expected to be left of it when it started."""
+    total: int = 0
+    """The steps of the whole run, once it trains."""
     began: float = field(default_factory=time.monotonic)
     told_to_stop: float | None = None
     now_bytes: int = 0
@@ -114,6 +128,14 @@ class ActiveTask:
     def seconds(self) -> float:
         """Seconds that the job has run, earlier tries included."""
         return self.record.seconds + time.monotonic() - self.began
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that it will still take: by its steps so far, or before they tell by what was expected."""
+        rate, spent = self.meter.overall(), time.monotonic() - self.began
+        if rate is not None and self.total:
+            return max(0.0, (self.total - self.meter.steps) / rate)
+        return _left(self.expected_s, spent)
 
     def live(self) -> dict[str, Any]:
         """What is known of a running job beyond its record."""
@@ -151,6 +173,9 @@ class ActiveTask:
 
 # Jobs as a policy sees them, and what a forecast makes of a job.
 
+_LEAST_LEFT = 0.1
+"""The part of a job's expected seconds that is assumed to be left of one that took longer."""
+
 FORECAST_S, _FORECAST_SHARE, _FORECAST_BYTES = 300.0, 0.25, 2 << 30
 """The limits of a forecast: seconds, and a share of the host's memory, with a minimum in bytes. It counts, and computes
 nothing large; a job that needs more is run alone.
@@ -159,8 +184,10 @@ _MARGIN = 1.1
 """A factor for measured peaks of host memory, which vary a little from run to run."""
 
 
-def waiting_jobs(rows: Iterable[sqlite3.Row], rooms: Sequence[JobDevice]) -> list[WaitingJob]:
-    """The jobs that could start."""
+def waiting_jobs(
+    rows: Iterable[sqlite3.Row], rooms: Sequence[JobDevice], corrections: Mapping[str, float]
+) -> list[WaitingJob]:
+    """The jobs that could start. `corrections` are factors of forecast seconds, by kind of device."""
     return [
         WaitingJob(
             id=str(row["id"]),
@@ -174,10 +201,23 @@ def waiting_jobs(rows: Iterable[sqlite3.Row], rooms: Sequence[JobDevice]) -> lis
             submitted=row["id"],
             priority=row["priority"],
             waited_s=age_of(row["since"]),
-            expected_s=row["expected_s"],
+            expected_s=_left(_whole_s(row, corrections), row["seconds"]),
         )
         for row in rows
     ]
+
+
+def _whole_s(row: sqlite3.Row, corrections: Mapping[str, float]) -> float | None:
+    """The seconds that a job is expected to take alone: those of similar ones, else the forecast; None: unknown."""
+    known, predicted = row["known_s"], row["predicted_s"]
+    if known is not None:
+        return float(known)
+    return None if predicted is None else float(predicted * corrections.get(row["kind"], 1.0))
+
+
+def _left(expected_s: float | None, spent_s: float) -> float | None:
+    """What is left of a job's expected seconds: a tenth at least, as it has not ended."""
+    return None if expected_s is None else max(expected_s - spent_s, _LEAST_LEFT * expected_s)
 
 
 def running_jobs(tasks: Iterable[ActiveTask], speeds: Speeds) -> list[RunningJob]:

@@ -69,6 +69,18 @@ class Queue:
         }
         return [each["id"] for each in self._ask("POST", "/api/jobs", sent)["jobs"]]
 
+    def expected_ends(self, numbers: Sequence[int], patience_s: float = 3.0) -> dict[int, float]:
+        """By number, when jobs are expected to end, in wall-clock seconds (`time.time`); without those of which nothing
+        is known. New jobs are forecast first, for which it waits so many seconds at most.
+        """
+        until = time.monotonic() + patience_s
+        while True:
+            found = {number: self.job(number) for number in numbers}
+            pending = any(each["state"] in ("submitted", "forecasting") for each in found.values())
+            if not pending or time.monotonic() > until:
+                return {number: job["expected_end"] for number, job in found.items() if job["expected_end"] is not None}
+            time.sleep(_PAUSE_S)
+
     def jobs(self, *states: str, limit: int = 100, before: int | None = None) -> list[dict[str, Any]]:
         """The newest jobs, only those in `states` if given; `before` continues a list."""
         found: list[dict[str, Any]] = self.listed(*states, limit=limit, before=before)["jobs"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from penstock.errors import PenstockError
@@ -71,6 +72,8 @@ _ADVICE = {
     sqlite3.SQLITE_READONLY: "Name a folder that you may write to (--folder).",
 }
 _CHECK = "See whether its disk is full or damaged."
+_NEWEST = 50
+"""Ended jobs by which forecasts of seconds are corrected."""
 _FILES = ("", "-wal", "-shm")
 """Suffixes of the files of an SQLite database."""
 
@@ -134,16 +137,28 @@ class Database:
     def waiting(self, states: Sequence[str]) -> list[sqlite3.Row]:
         """The columns that a policy needs, for jobs in some states, in the order of their submission.
 
-        `expected_s` is the mean time of similar jobs that have ended.
+        `known_s` is the mean time of similar jobs that have ended, `predicted_s` what was forecast.
         """
         where, values = _where(states)
         query = (
-            "SELECT id, kind, device_bytes, host_bytes, cores, priority, alone, since, expected_s,"
+            "SELECT id, kind, device_bytes, host_bytes, cores, priority, alone, since, seconds, known_s,"
+            " json_extract(forecast, '$.run.total_s') AS predicted_s,"
             " json_extract(forecast, '$.throughput_share') AS throughput_share FROM jobs LEFT JOIN"
-            " (SELECT likeness AS same, AVG(seconds) AS expected_s FROM jobs WHERE state = 'ended' GROUP BY likeness)"
+            " (SELECT likeness AS same, AVG(seconds) AS known_s FROM jobs WHERE state = 'ended' GROUP BY likeness)"
             f" ON likeness = same WHERE {where} ORDER BY id"
         )
         return self._read(query, values)
+
+    def corrections(self) -> dict[str, float]:
+        """By kind of device, by how much the newest jobs took longer than was forecast: the median of their ratios."""
+        query = (
+            "SELECT kind, seconds / json_extract(forecast, '$.run.total_s') AS ratio FROM jobs WHERE state = 'ended'"
+            " AND json_extract(forecast, '$.run.total_s') > 0 AND seconds > 0 ORDER BY id DESC LIMIT ?"
+        )
+        ratios: dict[str, list[float]] = {}
+        for row in self._read(query, (_NEWEST,)):
+            ratios.setdefault(row["kind"], []).append(row["ratio"])
+        return {kind: median(found) for kind, found in ratios.items()}
 
     def submitted(self, limit: int) -> list[JobRecord]:
         """Jobs whose memory is to be forecast, the most urgent first."""

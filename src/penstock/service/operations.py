@@ -313,7 +313,7 @@ class Operations:
         return {"records": found, "next": after, "final": record.is_final and not text}
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the pipe that wakes the scheduler's thread."""
         os.close(self._changed_read)
         os.close(self._changed_write)
 

@@ -23,6 +23,7 @@ from penstock.service.admission import (
     waiting_jobs,
     with_need,
 )
+from penstock.service.ends import expected_ends
 from penstock.service.operations import Operations, allowed_path
 from penstock.service.policies import QueuePolicy
 from penstock.service.records import FINAL, STARTABLE, STARTED, JobRecord
@@ -195,6 +196,17 @@ class JobScheduler:
             for room in self._rooms
         ]
 
+    def expected_ends(self) -> dict[int, float]:
+        """By number, when jobs that wait or run are expected to end, in wall-clock seconds, if every job takes the time
+        that is known, forecast or measured of it.
+        """
+        tasks = [task for task in list(self._active.values()) if task.room is not None]
+        waiting = waiting_jobs(self._database.waiting(STARTABLE), self._rooms, self._database.corrections())
+        left = {str(task.record.id): task.left_s for task in tasks}
+        rooms = [room.device for room in self._rooms]
+        now, ends = time.time(), expected_ends(waiting, running_jobs(tasks, self._speeds), left, rooms, self.policy)
+        return {int(number): round(now + seconds, 1) for number, seconds in ends.items()}
+
     def live(self) -> dict[int, dict[str, Any]]:
         """By number, what is known of jobs that train beyond their records."""
         return {task.record.id: task.live() for task in list(self._active.values()) if task.kind == "train"}
@@ -254,6 +266,7 @@ class JobScheduler:
     def _note(self, task: ActiveTask, message: dict[str, Any]) -> None:
         """Keep what a process reports. Nothing is written here: a full disk must not lose reports."""
         task.trains |= "running" in message
+        task.total = int(message.get("total", task.total))
         if "steps" in message:
             task.meter.note(int(message["steps"]))
         outcome = message.get("outcome")
@@ -330,13 +343,14 @@ class JobScheduler:
                 self._begin(record, ("submitted",), {"state": "forecasting"}, task, None)
 
     def _start_jobs(self) -> None:
-        waiting = waiting_jobs(self._database.waiting(STARTABLE), self._rooms)
+        waiting = waiting_jobs(self._database.waiting(STARTABLE), self._rooms, self._database.corrections())
         running = running_jobs(self._active.values(), self._speeds)
         rooms = {room.device.name: room for room in self._rooms}
         for start in self.policy.choose(waiting, running, [room.device for room in self._rooms]) if waiting else ():
             record, room = self._database.job(int(start.id)), rooms[start.device]
             changes, task = start_of(record, room, self._operations.rules.modules)
-            self._begin(record, STARTABLE, changes, task, room)
+            expected_s = next(job.expected_s for job in waiting if job.id == start.id)
+            self._begin(record, STARTABLE, changes, task, room, expected_s)
 
     def _refused(self, record: JobRecord) -> PenstockError | None:
         """An error if a path of the job leads elsewhere since it was submitted; else None."""
@@ -357,6 +371,7 @@ class JobScheduler:
         changes: dict[str, Any],
         task: dict[str, Any],
         room: JobDevice | None,
+        expected_s: float | None = None,
     ) -> None:
         """Start a process for a job that is still in one of the states `since`, and change the job.
 
@@ -382,7 +397,7 @@ class JobScheduler:
             process.begin(task)
             record = self._database.job(record.id)
             self._active[record.id] = ActiveTask(
-                record, process, task["kind"], self._database.likeness(record.id), room
+                record, process, task["kind"], self._database.likeness(record.id), room, expected_s=expected_s
             )
             self._neighbours_changed()
 

@@ -64,7 +64,9 @@ class Served:
         """Jobs as users see them: running ones with their seconds and metrics so far, and the best
         of a sweep marked.
         """
-        live = self.scheduler.live()
+        live, ends = self.scheduler.live(), dict[int, float]()
+        if any(not record.is_final for record in records):
+            ends = self.scheduler.expected_ends()
         best = {
             sweep: best_of(
                 {
@@ -78,6 +80,7 @@ class Served:
             {
                 **record.shown(),
                 **live.get(record.id, {}),
+                "expected_end": ends.get(record.id),
                 "best": record.sweep is not None and best[record.sweep] == record.id,
             }
             for record in records

@@ -1,15 +1,15 @@
 """How jobs share a device: through CUDA MPS, in time slices, or as threads of one process.
 
-`service.SHARING` lists the ways; a new way is a class and one line there (docs/queue.md).
+`service.SHARING` lists the ways; a new way is a `SharingWay` and one line there (docs/queue.md).
 """
 
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder
@@ -27,16 +27,15 @@ class Sharing:
     trainers: Starter
 
 
-class SharingWay(Protocol):
+@dataclass(frozen=True)
+class SharingWay:
     """A way in which several jobs use one device at once."""
 
     name: str
-
-    def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
-        """What is missing here for this way, as part of a sentence; None where nothing is."""
-
-    def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
-        """Prepare this way in the service's folder; what is started for it ends with `stack`."""
+    opened: Callable[[ExitStack, Path, list[JobDevice], WarmPool], Sharing]
+    """Prepares it in the service's folder; what is started for it ends with the stack."""
+    lacks: Callable[[Path, list[JobDevice]], str | None] = lambda folder, rooms: None
+    """What is missing here for it, as part of a sentence; None where nothing is."""
 
 
 # CUDA MPS: NVIDIA's daemon through which the kernels of several processes run on one GPU at the same time. Without it
@@ -114,63 +113,43 @@ def started_mps(folder: Path) -> CudaMps:
     return daemon
 
 
-# A process for each job; through CUDA MPS their kernels run at the same time.
+# A process for each job; through CUDA MPS their kernels run at the same time. A fatal fault of one job ends all others
+# on the GPU; they continue from their checkpoints.
 
 _FOLDER = "mps"
 
 
-class Mps:
-    """A fatal fault of one job ends all others on the GPU; they continue from their checkpoints."""
-
-    name = "mps"
-
-    def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
-        """A GPU and NVIDIA's daemon are needed."""
-        if not any(room.kind == "cuda" for room in rooms):
-            return "this machine has no GPU"
-        return mps_lacks(folder / _FOLDER)
-
-    def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
-        """Forks of the warm program that use the daemon."""
-        daemon = started_mps(folder / _FOLDER)
-        stack.callback(daemon.close)
-        return Sharing([replace(room, environment={**room.environment, **daemon.environment}) for room in rooms], pool)
+def _lacks_mps(folder: Path, rooms: list[JobDevice]) -> str | None:
+    if not any(room.kind == "cuda" for room in rooms):
+        return "this machine has no GPU"
+    return mps_lacks(folder / _FOLDER)
 
 
-# One process for several jobs, each in a thread of its own; on a GPU, on streams and in memory of its own.
+def _opened_mps(stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
+    """Forks of the warm program that use the daemon."""
+    daemon = started_mps(folder / _FOLDER)
+    stack.callback(daemon.close)
+    return Sharing([replace(room, environment={**room.environment, **daemon.environment}) for room in rooms], pool)
 
 
-class Streams:
-    """Jobs on one graph share its mapping and its copy on the GPU; a crash of one ends all, and they continue from
-    their checkpoints.
-    """
-
-    name = "streams"
-
-    def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
-        return None
-
-    def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
-        """One process for all jobs of a device that can share it."""
-        shared = SharedPool(pool, folder / "jobs" / "shared")
-        stack.callback(shared.close)
-        return Sharing(rooms, shared)
+MPS = SharingWay("mps", _opened_mps, _lacks_mps)
 
 
-# A process for each job; the driver gives the GPU to one after the other in time slices.
+# A process for each job; the driver gives the GPU to one after the other in time slices. A fault of one job affects no
+# other.
+
+TIME_SLICES = SharingWay("time-slices", lambda stack, folder, rooms, pool: Sharing(rooms, pool))
 
 
-class TimeSlices:
-    """Needs no preparation; a fault of one job affects no other."""
-
-    name = "time-slices"
-
-    def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
-        return None
-
-    def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
-        """Plain forks of the warm program."""
-        return Sharing(rooms, pool)
+# One process for all jobs of a device that can share it, each in a thread of its own; on a GPU, on streams and in
+# memory of its own. Jobs on one graph share its mapping and its copy on the GPU; a crash of one ends all, and they
+# continue from their checkpoints.
 
 
-MPS, TIME_SLICES, STREAMS = Mps(), TimeSlices(), Streams()
+def _opened_streams(stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
+    shared = SharedPool(pool, folder / "jobs" / "shared")
+    stack.callback(shared.close)
+    return Sharing(rooms, shared)
+
+
+STREAMS = SharingWay("streams", _opened_streams)

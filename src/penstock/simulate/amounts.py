@@ -77,7 +77,7 @@ def draw_amounts(
     """
     if iterations < 1:
         raise PenstockError(f"The number of iterations is {iterations}: ask for at least 1.", code="value-out-of-range")
-    kinds = [*load.task_kinds, *load.flow_kinds]
+    kinds = load.item_kinds
     means = np.concatenate([load.task_seconds, load.flow_bytes])
     out = np.repeat(means[None, :], iterations, axis=0)
     key = document_key(seed, "amounts")

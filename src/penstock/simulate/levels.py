@@ -6,10 +6,8 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.simulate.amounts import Amounts
 from penstock.simulate.rate_policy import Case, terms_of
 from penstock.simulate.routes import carried_by
-from penstock.simulate.state import Routes, Shape
 from penstock.simulate.symmetry import MANY, quotient_of
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import successors
@@ -20,31 +18,36 @@ from penstock.simulate.workload import successors
 # than it would have alone: that is its wait, named by the busiest link it crosses.
 
 
-def durations_alone(routes: Routes, amounts: Amounts, slowness: Array) -> Array:
+def durations_alone(case: Case) -> Array:
     """Seconds of every item if it had its links to itself, float64 [iterations, items]."""
-    return _durations(routes.flow_path, routes.paths["full"], amounts.seconds, slowness, amounts.sizes)
+    return _durations(case.routes.flow_path, case.routes.paths["full"], *_amounts_of(case))
 
 
-def durations_crowded(routes: Routes, amounts: Amounts, slowness: Array) -> Array:
+def durations_crowded(case: Case) -> Array:
     """Seconds of every item if all flows of an iteration shared their links all the time: DGTP's weights.
 
     A flow takes bytes / min over its links of (capacity / flows of one iteration on it). Under `oes` no flow that
     follows itself takes longer, so the longest chain of these is an upper bound of the makespan.
     """
+    routes = case.routes
     shares = routes.links["capacity"] / np.maximum(1, carried_by(routes, np.ones(len(routes.flow_path))))
     slowest = np.full(len(routes.paths), np.inf)
     np.minimum.at(slowest, routes.crossing_paths, shares[routes.path_links])
-    return _durations(routes.flow_path, slowest, amounts.seconds, slowness, amounts.sizes)
+    return _durations(routes.flow_path, slowest, *_amounts_of(case))
 
 
-def heads(shape: Shape, order: Array, durations: Array) -> Array:
-    """The earliest each item can start, in seconds; `order` is the workload's."""
-    return _heads(shape.starts, shape.followers, shape.lags, order, durations)
+def heads(case: Case, durations: Array) -> Array:
+    """The earliest each item can start, in seconds."""
+    return _heads(case.shape.starts, case.shape.followers, case.shape.lags, case.order, durations)
 
 
-def tails(shape: Shape, order: Array, durations: Array) -> Array:
+def tails(case: Case, durations: Array) -> Array:
     """Seconds from each item's start to the end of all that follows it, itself included."""
-    return _tails(shape.starts, shape.followers, shape.lags, order, durations)
+    return _tails(case.shape.starts, case.shape.followers, case.shape.lags, case.order, durations)
+
+
+def _amounts_of(case: Case) -> tuple[Array, Array, Array]:
+    return case.amounts.seconds, case.slowness, case.amounts.sizes
 
 
 @njit(nogil=True, cache=True)
@@ -106,9 +109,9 @@ class CriticalStep(NamedTuple):
 def critical_path(timeline: Timeline) -> list[CriticalStep]:
     """The steps from the first start to the last end, in time order; items without duration are left out."""
     load, case = timeline.load, timeline.case
-    alone = durations_alone(case.routes, case.amounts, case.slowness)
+    alone = durations_alone(case)
     first, befores, lags = successors(load.items, load.after, load.before, load.lags)
-    kinds = [*load.task_kinds, *load.flow_kinds]
+    kinds = load.item_kinds
     steps: list[CriticalStep] = []
     n, item = np.unravel_index(int(np.argmax(timeline.ends)), timeline.ends.shape)
     while True:
@@ -129,8 +132,7 @@ def critical_path(timeline: Timeline) -> list[CriticalStep]:
 
 def _busiest_link(timeline: Timeline, flow: int) -> str:
     routes = timeline.case.routes
-    path = routes.paths[routes.flow_path[flow]]
-    crossed: Array = routes.path_links[path["first"] : path["last"]]
+    crossed = routes.links_on(routes.paths[routes.flow_path[flow]])
     return timeline.network.link_names[int(crossed[np.argmax(timeline.link_use[crossed])])]
 
 
@@ -168,9 +170,8 @@ def lower_bound(case: Case, many: int = MANY) -> float:
     if case.amounts.seconds.size + case.amounts.sizes.size >= many:
         quotient = quotient_of(case, terms_of(case))
         case = case if quotient is None else quotient.case
-    durations = durations_alone(case.routes, case.amounts, case.slowness)
-    before = heads(case.shape, case.order, durations)
-    rest = tails(case.shape, case.order, durations)
+    durations = durations_alone(case)
+    before, rest = heads(case, durations), tails(case, durations)
     longest = float(rest.max())
     routes, tasks = case.routes, case.shape.tasks
     after = rest - durations
@@ -183,18 +184,16 @@ def lower_bound(case: Case, many: int = MANY) -> float:
 
 def chain_alone(case: Case) -> float:
     """The longest chain of items, each as long as it takes alone (seconds)."""
-    return float(tails(case.shape, case.order, durations_alone(case.routes, case.amounts, case.slowness)).max())
+    return float(tails(case, durations_alone(case)).max())
 
 
 def chain_crowded(case: Case) -> float:
     """DGTP's critical path: an upper bound of `oes` where every flow follows itself (seconds)."""
-    return float(tails(case.shape, case.order, durations_crowded(case.routes, case.amounts, case.slowness)).max())
+    return float(tails(case, durations_crowded(case)).max())
 
 
 def largest_degree(case: Case) -> int:
-    """The most flows of one iteration that cross one link: an upper bound on the factor between
-    `oes` and the optimum.
-    """
+    """The most flows of one iteration that cross one link: it bounds the factor between `oes` and the optimum."""
     return max(1, int(carried_by(case.routes, np.ones(case.shape.flows)).max(initial=1)))
 
 

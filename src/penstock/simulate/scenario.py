@@ -122,9 +122,8 @@ def _gnn(document: WorkloadDocument, machines: Sequence[str]) -> tuple[Workload,
         load = gnn_workload(GnnJob(**job.model_dump(include=_GNN_FIELDS)), name)
         loads[name] = load
         placements.append(_placed(load, job, machines, name))
-        kinds = {*load.task_kinds, *load.flow_kinds}
         for kind in job.spread:
-            _known(kind, dict.fromkeys(sorted(kinds)), "kind of task or flow", f"the spread of {name}")
+            _known(kind, dict.fromkeys(sorted(load.item_kinds)), "kind of task or flow", f"the spread of {name}")
         task_ratios.append(_ratios(job, load.task_kinds))
         flow_ratios.append(_ratios(job, load.flow_kinds))
     load = merge(loads) if len(loads) > 1 else next(iter(loads.values()))
@@ -171,10 +170,9 @@ def _placed(load: Workload, job: GnnDocument, machines: Sequence[str], name: str
 def _amounts(load: Workload, iterations: int, seed: int, ratios: Array) -> Amounts:
     """Amounts in which every item, not every kind, has its own ratio of peak to mean."""
     out = draw_amounts(load, iterations, seed)
-    kinds = {*load.task_kinds, *load.flow_kinds}
     for ratio in np.unique(ratios[ratios > 1]).tolist():
         # An amount depends only on the item's number, so these columns equal those of a draw for them only.
-        drawn = draw_amounts(load, iterations, seed, dict.fromkeys(kinds, PeakToMean(ratio)))
+        drawn = draw_amounts(load, iterations, seed, dict.fromkeys(load.item_kinds, PeakToMean(ratio)))
         chosen = ratios == ratio
         out.seconds[:, chosen[: load.tasks]] = drawn.seconds[:, chosen[: load.tasks]]
         out.sizes[:, chosen[load.tasks :]] = drawn.sizes[:, chosen[load.tasks :]]

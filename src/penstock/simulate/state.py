@@ -3,7 +3,7 @@
 Kernels below the outermost take arrays one by one: Numba counts references of a tuple's arrays at every call.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -99,6 +99,10 @@ class Routes(NamedTuple):
     crossing_places: Array  # int32 [crossings]: where each stands in `link_crossings`
     path_copies: Array  # int32 [crossings]: paths like this one on each link like this one
     flow_copies: Array  # int32 [flows]: flows like this one on each path like its own
+
+    def links_on(self, path: Any) -> Array:
+        """The links that a path of `paths` crosses."""
+        return self.path_links[path["first"] : path["last"]]
 
 
 class Terms(NamedTuple):

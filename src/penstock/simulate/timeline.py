@@ -39,7 +39,7 @@ class Timeline:
 
     @property
     def iterations(self) -> int:
-        """Number of iterations."""
+        """The number of simulated iterations: rows of `starts` and `ends`."""
         return len(self.starts)
 
     @cached_property

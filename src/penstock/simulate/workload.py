@@ -130,12 +130,12 @@ class Workload:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks, T."""
+        """The number of tasks: T of the shapes above."""
         return len(self.task_names)
 
     @property
     def flows(self) -> int:
-        """Number of flows, F."""
+        """The number of flows: F of the shapes above."""
         return len(self.flow_names)
 
     @property
@@ -157,9 +157,7 @@ class Workload:
         return np.flatnonzero(np.array(self.task_kinds) == kind).astype(np.int32)
 
     def settled(self, placement: Array, machines: int) -> Array:
-        """A validated placement (machine of every task), with every task on the machine of the one
-        it is beside, int32.
-        """
+        """A validated placement (machine of every task), each task on the machine of what it is beside, int32."""
         if len(placement) != self.tasks:
             raise PenstockError(
                 f"The placement has {len(placement)} tasks, the workload {self.tasks}: place each once.",
@@ -174,6 +172,16 @@ class Workload:
                 code="id-out-of-range",
             )
         return out
+
+    @cached_property
+    def item_numbers(self) -> dict[str, int]:
+        """The number of every item by its name, which no other has."""
+        return {name: number for number, name in enumerate(self.task_names + self.flow_names)}
+
+    @property
+    def item_kinds(self) -> tuple[str, ...]:
+        """The kinds of all items: those of the tasks, then those of the flows."""
+        return self.task_kinds + self.flow_kinds
 
     @cached_property
     def order(self) -> Array:

@@ -137,10 +137,7 @@ def assembled(
     module: torch.nn.Module | None = None,
     functions: UserFunctions = NO_FUNCTIONS,
 ) -> Session:
-    """A session of its parts: the model is built or adapted, with its optimiser and schedule.
-
-    Fields that the job leaves open (`epochs: auto`) are decided here and recorded in `session.job`.
-    """
+    """A session of its parts; `session.job` has what the job left open, such as `epochs: auto`."""
     given, job = job, with_epochs(job, graph, task)
     decided = {} if job is given else {"epochs": job.epochs}
     if task.learned.classes > job.max_classes:

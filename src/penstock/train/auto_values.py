@@ -7,14 +7,14 @@ from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
 from penstock.nn.operator_costs import shipped_order_costs
 from penstock.pipeline.grouped_batches import group_size
-from penstock.plan.execution import ExecutionChoice, PipelineDepths, predict
+from penstock.plan.execution import ExecutionChoice, predict
 from penstock.plan.execution.first_layer import rows_gathered
 from penstock.plan.execution.search import cheapest_orders
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.support import DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.execution_modes import needs_placement
 from penstock.train.job import Job
-from penstock.train.job_batches import kind_of_batches, unknown_of
+from penstock.train.job_batches import depths_of, kind_of_batches, unknown_of
 from penstock.train.session import OPERATOR_PROFILE, RULE, Session
 
 # The groups of `groups: auto`, by this machine's operator profile where there is one.
@@ -24,10 +24,7 @@ _WORTH = 1.02
 
 
 def decide_groups(session: Session, model: CostModel | None = None) -> None:
-    """Decide `groups: auto` of a session on the host; it stays `auto`, for the fixed rule, where nothing was measured.
-
-    Batches are the same with any groups: only time depends on it.
-    """
+    """Decide `groups: auto` on the host, by which only time changes; it stays where nothing was measured."""
     job = session.job
     if job.groups:
         return
@@ -36,15 +33,18 @@ def decide_groups(session: Session, model: CostModel | None = None) -> None:
         session.decided_by["groups"] = RULE
         return
     size = predicted_groups(model, session)
-    session.job = job.model_copy(update={"groups": size})
-    session.decided["groups"] = size
-    session.decided_by["groups"] = OPERATOR_PROFILE
+    _decide(session, "groups", size, OPERATOR_PROFILE)
+
+
+def _decide(session: Session, name: str, value: int, by: str) -> None:
+    """Set a field of the session's job, and record that and how it was decided."""
+    session.job = session.job.model_copy(update={name: value})
+    session.decided[name], session.decided_by[name] = value, by
 
 
 def predicted_groups(model: CostModel, session: Session) -> int:
     """The predicted number of batches in a group: 1, or as many as suit the threads, whichever is faster."""
     job, kind = session.job, kind_of_batches(session)
-    depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
     order, threads = cheapest_orders(model, kind, "cpu"), job.threads or model.machine.cores
     sizes = [1, group_size(0, threads)]
     alone, grouped = (
@@ -53,7 +53,7 @@ def predicted_groups(model: CostModel, session: Session) -> int:
             kind,
             ExecutionChoice("cpu", "cpu", "host", "gather", order, sample_threads=job.drawing_threads, groups=size),
             rows_gathered,
-            depths,
+            depths_of(job),
         ).seconds
         for size in sizes
     )
@@ -67,19 +67,14 @@ _FROM_DISK = 8
 
 
 def decide_gather_threads(session: Session) -> None:
-    """Decide how many threads read features: one, unless they are mapped and larger than the memory that is free.
-
-    Batches are the same with any number of threads, so that nothing but time and memory depends on it.
-    """
+    """Decide how many threads read features: several if they are mapped and exceed free memory."""
     job = session.job
     if job.gather_threads or not needs_placement(job.sampler):
         return
     fields = [nodes.fields[job.features] for nodes in session.graph.nodes.values() if job.features in nodes.fields]
     mapped = sum(rows.nbytes for rows in fields if isinstance(rows.base, np.memmap))
     if mapped > available_mb() << 20:
-        session.job = job.model_copy(update={"gather_threads": _FROM_DISK})
-        session.decided["gather_threads"] = _FROM_DISK
-        session.decided_by["gather_threads"] = RULE
+        _decide(session, "gather_threads", _FROM_DISK, RULE)
 
 
 # The threads of `sample_threads: auto`, where a GPU computes what the host draws.
@@ -100,9 +95,7 @@ def decide_sample_threads(session: Session) -> None:
     if is_drawn_by_host(session):
         # One core is left for launching steps.
         threads = min(_MOST, max(1, (job.threads or default_threads()) - 1))
-        session.job = job.model_copy(update={"sample_threads": threads})
-        session.decided["sample_threads"] = threads
-        session.decided_by["sample_threads"] = RULE
+        _decide(session, "sample_threads", threads, RULE)
 
 
 def is_drawn_by_host(session: Session) -> bool:

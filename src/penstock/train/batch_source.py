@@ -162,20 +162,19 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
     entry, settings = SAMPLERS[job.sampler], settings_of(job)
     check_sampler_supports(job, not graph.is_homogeneous, excluding)
     sampler = entry.build(LocalSource(graph, train, job.seed, job.unchecked), settings)
-    clock = clock_for(job, graph)
+    clock, typed, leaves_out = clock_for(job, graph), not graph.is_homogeneous, job.excludes_examples
 
     def sample(seeds: dict[str, Array], planned: Planned, **more: Any) -> Batch:
-        if not job.excludes_examples:
+        if not leaves_out:
             more.pop("exclude", None)
         if clock is not None and "times" not in more:
             more["times"] = {name: clock.of(name)[these] for name, these in seeds.items()}
-        if not graph.is_homogeneous:
-            typed: Batch = sampler.sample(seeds, planned.key, **more)
-            return typed
-        (only,) = seeds.values()
-        if "times" in more:
-            (more["times"],) = more["times"].values()
-        batch: Batch = sampler.sample(only, planned.key, **more)
+        given: Any = seeds
+        if not typed:
+            (given,) = seeds.values()
+            if "times" in more:
+                (more["times"],) = more["times"].values()
+        batch: Batch = sampler.sample(given, planned.key, **more)
         return batch
 
     if entry.items_per_batch is None:

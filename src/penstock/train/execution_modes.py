@@ -5,15 +5,14 @@ its steps captured, is it shared among workers, which samplers are its own), wha
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.registry import Registry
 from penstock.sampling.entry import SamplerEntry
 from penstock.sampling.sampler_table import SAMPLERS
-from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.shared import ExplainedExecution, SharedExecution
+from penstock.train.execution.loaded import ExplainedExecution, LoadedExecution, SharedExecution
 from penstock.train.execution.support import (
     CAPTURED,
     CAPTURED_SHARED,
@@ -33,7 +32,8 @@ from penstock.train.whole.steps import WHOLE, WHOLE_SHARED
 if TYPE_CHECKING:
     from penstock.train.device.placed import Placed
 
-Make = Callable[[Session, "Placed | None", "WorkerGroup | None"], Execution]
+Make = Callable[[Session, Any, Any], Execution]
+"""(session, its `Placed` graph or None, its `WorkerGroup` or None) -> its execution."""
 
 
 @dataclass(frozen=True)
@@ -104,64 +104,38 @@ def _modes() -> list[ExecutionMode]:
     return [EXECUTION_MODES[name] for name in EXECUTION_MODES.names()]
 
 
-def _loaded(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    return LoadedExecution(session)
-
-
-def _device(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
+def _device(session: Session, placed: Any, group: WorkerGroup | None) -> Execution:
+    """The execution of a session's graph on a device, captured or launched, alone or in a group."""
     # Imported here, because Triton is only needed with a device.
-    from penstock.train.device.execution import DeviceExecution, TripleExecution
+    from penstock.train.device import execution
     from penstock.train.steps.triples import reasons_against_capture
 
-    assert placed is not None
+    if placed.is_captured:
+        captured = execution.CapturedExecution(session, placed)
+        return captured if group is None else execution.CapturedSharedExecution(session, captured, group)
+    if group is not None:
+        return execution.DeviceSharedExecution(session, execution.DeviceExecution(session, placed), group)
     # Triples need no graph on the device, so this does not depend on a placement.
-    kind = DeviceExecution if reasons_against_capture(session) else TripleExecution
+    kind = execution.DeviceExecution if reasons_against_capture(session) else execution.TripleExecution
     return kind(session, placed)
 
 
-def _captured(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    from penstock.train.device.execution import CapturedExecution
-
-    assert placed is not None
-    return CapturedExecution(session, placed)
-
-
-def _shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    assert group is not None
+def _shared(session: Session, placed: "Placed | None", group: Any) -> Execution:
     return SharedExecution(session, LoadedExecution(session), group)
-
-
-def _explained(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    assert group is not None
-    return ExplainedExecution(session, group)
-
-
-def _device_shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    from penstock.train.device.execution import DeviceExecution, DeviceSharedExecution
-
-    assert placed is not None and group is not None
-    return DeviceSharedExecution(session, DeviceExecution(session, placed), group)
-
-
-def _captured_shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    from penstock.train.device.execution import CapturedExecution, CapturedSharedExecution
-
-    assert placed is not None and group is not None
-    return CapturedSharedExecution(session, CapturedExecution(session, placed), group)
-
-
-def _whole(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    return WholeExecution(session)
-
-
-def _whole_shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    assert group is not None
-    return SharedWholeExecution(session, group)
 
 
 def _makes_none(sampler: SamplerEntry) -> bool:
     return not sampler.makes_batches
 
+
+_WHOLE = ExecutionMode(
+    "whole",
+    lambda session, placed, group: WholeExecution(session),
+    WHOLE,
+    samplers=_makes_none,
+    places_itself=True,
+    reads_rows_once=True,
+)
 
 EXECUTION_MODES: Registry[ExecutionMode] = Registry(
     "execution mode",
@@ -169,24 +143,28 @@ EXECUTION_MODES: Registry[ExecutionMode] = Registry(
     {
         mode.name: mode
         for mode in (
-            ExecutionMode("loaded", _loaded),
+            ExecutionMode("loaded", lambda session, placed, group: LoadedExecution(session)),
             ExecutionMode("device", _device, on_device=True),
-            ExecutionMode("captured", _captured, CAPTURED, on_device=True, captured=True),
+            ExecutionMode("captured", _device, CAPTURED, on_device=True, captured=True),
             ExecutionMode("shared", _shared, SHARED, among_workers=True),
-            ExecutionMode("explained", _explained, EXPLAINED, among_workers=True, samplers=lambda each: each.local),
-            ExecutionMode("device-shared", _device_shared, SHARED, on_device=True, among_workers=True),
             ExecutionMode(
-                "captured-shared", _captured_shared, CAPTURED_SHARED, on_device=True, captured=True, among_workers=True
-            ),
-            ExecutionMode("whole", _whole, WHOLE, samplers=_makes_none, places_itself=True, reads_rows_once=True),
-            ExecutionMode(
-                "whole-shared",
-                _whole_shared,
-                WHOLE_SHARED,
+                "explained",
+                lambda session, placed, group: ExplainedExecution(session, group),
+                EXPLAINED,
                 among_workers=True,
-                samplers=_makes_none,
-                places_itself=True,
-                reads_rows_once=True,
+                samplers=lambda each: each.local,
+            ),
+            ExecutionMode("device-shared", _device, SHARED, on_device=True, among_workers=True),
+            ExecutionMode(
+                "captured-shared", _device, CAPTURED_SHARED, on_device=True, captured=True, among_workers=True
+            ),
+            _WHOLE,
+            replace(
+                _WHOLE,
+                name="whole-shared",
+                make=lambda session, placed, group: SharedWholeExecution(session, group),
+                support=WHOLE_SHARED,
+                among_workers=True,
             ),
         )
     },

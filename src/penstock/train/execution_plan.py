@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock.cost.fit import fit_and_compare
-from penstock.cost.machine import MeasuredMachine
 from penstock.cost.model import BATCH, LAUNCHED_BATCH, CostModel, Extrapolation, batch_work, machine_model
-from penstock.cost.profile import FittedOperator
+from penstock.cost.profile import FittedOperator, MeasuredMachine
 from penstock.errors import PenstockError
+from penstock.formatting import percent
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.graph.graph import Graph
 from penstock.pipeline.grouped_batches import PER_PROCESSOR
 from penstock.pipeline.schedule import START, Schedule
+from penstock.plan.document import Compared, Effort, Plan, PlannedTask, Predicted
 from penstock.plan.execution import (
     Alternative,
     BatchKind,
     ExecutionChoice,
     ExecutionPlan,
-    PipelineDepths,
     Space,
     outside_measured,
     predict,
@@ -44,7 +44,8 @@ from penstock.train.execution.support import DEVICE_SAMPLING, demands_of
 from penstock.train.execution.support import reasons_against as reasons_against_mode
 from penstock.train.first_layer.ways import WAYS, reasons_against
 from penstock.train.job import Job, make_job
-from penstock.train.job_batches import kind_of_batches
+from penstock.train.job_batches import depths_of, kind_of_batches
+from penstock.train.run import found_anywhere
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
 
@@ -99,7 +100,7 @@ def space_of(
         (("host", 0), *places),
         tuple(dict.fromkeys((job.drawing_threads, cores))),
         (1, PER_PROCESSOR * cores),
-        PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth),
+        depths_of(job),
     )
     return space, room
 
@@ -144,7 +145,7 @@ class PlannedExecution:
     kind: BatchKind
     machine: MeasuredMachine
     seconds: float
-    """Seconds that planning took."""
+    """Seconds that planning took, without counting batches."""
     room: TakenMemory | None = None
     """The GPU memory that the job takes; None without a GPU."""
     outside: tuple[Extrapolation, ...] = ()
@@ -173,10 +174,7 @@ def plan_execution(
 def plan_executions(
     job: Job, machines: Iterable[tuple[CostModel, int | None]], graph: Graph | None = None
 ) -> Iterator[PlannedExecution | PenstockError]:
-    """The plans for several machines, each given by its cost model and the bytes of its GPU.
-
-    Batches are drawn and counted once. A machine that cannot execute the job gets an error instead of a plan.
-    """
+    """The plan, or an error, for each machine's cost model and bytes of its GPU; batches are drawn once."""
     on_host = with_order_costs(job.model_copy(update={"device": "cpu"}))
     with run_context(on_host):
         session = session_of(on_host, torch.device("cpu"), graph)
@@ -223,6 +221,70 @@ def fields_of(choice: ExecutionChoice) -> dict[str, Any]:
     if choice.features == "pinned":
         placement["cache_rows"] = choice.cache_rows
     return {**found, "sample_on": "device" if choice.sampled_by == "cuda" else "host", "placement": placement}
+
+
+def plan_document(job: Job, found: PlannedExecution, machine: str) -> Plan:
+    """The plan as the document that `penstock train --plan` carries out; `machine` is the machine's name.
+
+    What it decides are fields of its job, so that nothing is left to decide when it is carried out.
+    """
+    chosen = found.plan.chosen
+    choice, predicted, gpu = chosen.choice, chosen.predicted, chosen.choice.device == "cuda"
+    fields = fields_of(choice)
+    if isinstance(job.placement, dict):
+        fields["placement"] = {**job.placement, **fields.get("placement", {})}
+    threads = job.threads or found.machine.cores
+    planned = job.model_copy(update={**fields, **found_anywhere(job), "threads": threads, "timed_choices": []})
+    compared = [_compared(each, found.kind.batches) for each in found.plan.alternatives]
+    taken = None if found.room is None or not gpu else found.room.taken
+    worker = PlannedTask(id="worker-0", kind="worker", machine=machine, cores=found.machine.cores, gpus=float(gpu))
+    return Plan(
+        job=planned.model_dump(mode="json"),
+        execution={"mode": "one-machine", **asdict(choice), "order": list(choice.order)},
+        placement=compared[0].placement,
+        flows="fair",
+        tasks=[worker],
+        predicted=Predicted(
+            iteration_s=predicted.seconds,
+            epoch_s=found.epoch_s,
+            lower_bound_s=min(each.lower_bound_s for each in compared),
+            placement_bound_s=compared[0].lower_bound_s,
+            link_bytes={},
+            link_utilisation=predicted.use,
+            memory_gb={},
+            device_memory_gb={} if taken is None else {"gpu": {machine: taken / 1e9}},
+        ),
+        bottleneck=f"{predicted.limit} is busy {percent(predicted.use[predicted.limit])} of the time.",
+        compared=compared,
+        search=Effort(steps=len(compared), seconds=found.seconds, simulated=len(compared)),
+        profile=found.machine.model_dump(mode="json"),
+        notes=found.plan.unknown,
+    )
+
+
+def _compared(each: Alternative, batches: int) -> Compared:
+    """An execution as a plan lists it: what is busy most limits it, as a link does in a cluster."""
+    choice, predicted = each.choice, each.predicted
+    busy = predicted.use[predicted.limit]
+    return Compared(
+        placement=words_of(choice),
+        flows="fair",
+        iteration_s=predicted.seconds,
+        epoch_s=predicted.seconds * batches,
+        lower_bound_s=predicted.seconds * busy,
+        gap=1 / busy - 1 if busy else 0.0,
+        slowest_link=predicted.limit,
+        slowest_link_bytes=0.0,
+    )
+
+
+def words_of(choice: ExecutionChoice) -> str:
+    """The execution of batches in a few words."""
+    if choice.device == "cpu":
+        groups = "" if choice.groups == 1 else f", groups of {choice.groups}"
+        return f"CPU, {choice.first_layer}{groups}"
+    drawn = "GPU" if choice.sampled_by == "cuda" else "CPU"
+    return f"GPU, drawn by {drawn}, features {choice.features}"
 
 
 # The time of a batch that no operator accounts for, fitted to runs of small jobs. Operators are measured alone; in a

@@ -25,7 +25,6 @@ from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.ids import StringIds
 from penstock.graph.schema import EdgeType
-from penstock.progress import SILENT, Progress
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.layerwise.inference import evaluating
 from penstock.train.session import Session
@@ -34,10 +33,7 @@ from penstock.train.use import open_session, original_ids
 
 
 class ExplainOptions(NamedTuple):
-    """How a prediction is explained. `hops` restricts which edges are masked; None: all that the model reads.
-
-    `split`, where given, is a split that the vertex must be in.
-    """
+    """How a prediction is explained. `hops`: which edges are masked, None: all; `split`: the vertex's own."""
 
     hops: int | None = None
     steps: int = 100
@@ -53,15 +49,13 @@ def explain_run(
     vertex: int | str,
     node_type: str | None = None,
     graph: Graph | None = None,
-    module: torch.nn.Module | None = None,
     options: ExplainOptions | None = None,
-    progress: Progress = SILENT,
-    trust_module: bool = False,
-    unchecked: bool = False,
+    **opened: Any,
 ) -> Explanation:
-    """Explain the prediction of a run's best model for a vertex, given by the user's id."""
-    session = open_session(path, graph, module, progress, trust_module, unchecked)
-    return explain_session(session, vertex, node_type, options)
+    """Explain the prediction of a run's best model for a vertex, given by the user's id; `opened` as for
+    `use.predict_run`.
+    """
+    return explain_session(open_session(path, graph, **opened), vertex, node_type, options)
 
 
 def explain_session(

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from penstock.cost.model import CostModel, machine_model
-from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
@@ -20,7 +19,7 @@ from penstock.pipeline.grouped_batches import batch_bytes, group_size
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.pipeline.stages import StageError
-from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
+from penstock.plan.execution import BatchKind, ExecutionChoice
 from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import WayWork, rows_aggregated, rows_gathered, rows_of_place
 from penstock.plan.execution.search import cheapest_orders
@@ -29,7 +28,7 @@ from penstock.train.auto_values import is_drawn_by_host
 from penstock.train.execution_modes import choose_execution, reads_rows_again
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay, first_layer_reader, reasons_against
 from penstock.train.job import Job
-from penstock.train.job_batches import kind_of_batches, unknown_of
+from penstock.train.job_batches import kind_of_batches, predicted_seconds, unknown_of
 from penstock.train.session import RULE, TIMED, Session, state_kept
 
 # What an open field declares, so that its values can be timed.
@@ -124,13 +123,7 @@ class PredictedSteps:
             groups=max(1, job.groups) if groups is None else groups,
             launched=self._session.placed is not None and not self._is_captured,
         )
-        depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
-        try:
-            return predict(self._model, self._kind, choice, way, depths).seconds
-        except PenstockError as error:
-            if error.code != "missing-data":
-                raise
-            return None
+        return predicted_seconds(self._model, self._kind, choice, way, job)
 
     @property
     def _is_captured(self) -> bool:
@@ -176,10 +169,7 @@ Clock = Callable[[], float]
 
 
 def seconds_of_batches(session: Session, batches: int, clock: Clock = time.perf_counter) -> float:
-    """Mean seconds of a batch while the session trains its first ones with its current settings.
-
-    The caller saves and restores the session's state.
-    """
+    """Mean seconds of a batch while a session, whose state the caller keeps, trains its first ones."""
     session.execution = choose_execution(session, session.placed)
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
     if session.placed is not None and session.placed.is_captured:
@@ -441,7 +431,7 @@ FEATURE_PATHS = OpenField("feature_paths", _feature_paths_are_open, _feature_pat
 # The fields whose values are timed where a job leaves them open.
 
 OPEN_FIELDS: dict[str, OpenField] = {each.name: each for each in (FEATURE_PATHS, FIRST_LAYER, GROUPS, ORDER)}
-"""By field name."""
+"""Open fields by their names in the job."""
 
 
 # Decides the open fields of a job by timing their finalists, if the run is long enough.

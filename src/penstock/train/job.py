@@ -235,10 +235,7 @@ _RUN = "run.json"
 
 
 def make_job(fields: Mapping[str, Any], where: str = "the job", internals: Mapping[str, Any] | None = None) -> Job:
-    """A checked job; the first mistake is a sentence that names `where` it stands. Paths may be `os.PathLike`.
-
-    `internals` are values of `Internals`, which no user sets.
-    """
+    """A checked job of fields and, where no user sets them, `internals`; errors name `where` it stands."""
     refuse_unknown(fields, where)
     unknown = set(internals or {}) - Internals.model_fields.keys()
     assert not unknown, f"{unknown} are no internals of a job"

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS, Rung
 from penstock.cost.step_prediction import counted_block, predicted_layers
 from penstock.errors import PenstockError
@@ -16,15 +17,17 @@ from penstock.graph.graph import Graph
 from penstock.nn.layer_table import LAYERS, model_options
 from penstock.nn.zoo.model import layer_widths
 from penstock.pipeline.schedule import Schedule
-from penstock.plan.execution import BatchKind, mean_blocks
+from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, mean_blocks, predict
+from penstock.plan.execution.first_layer import WayWork
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.rows import by_counts
 from penstock.train.batch_source import layers_of
+from penstock.train.job import Job
 from penstock.train.session import Session
 
 _DRAWN = 4
-"""Batches that are counted."""
+"""The number of a job's first batches that are counted."""
 _COUNTED = 1 << 25
 """Neighbours that tell which vertices are in the most lists: enough, and counted within seconds."""
 _RUN = 1 << 14
@@ -34,10 +37,7 @@ _KINDS: "WeakKeyDictionary[Graph, dict[str, BatchKind]]" = WeakKeyDictionary()
 
 
 def kind_of_batches(session: Session) -> BatchKind:
-    """The mean of a job's first batches; jobs whose operators are not all known are refused.
-
-    Several decisions ask for it, and drawing from a large graph takes seconds: it is found once.
-    """
+    """The mean of a job's first batches, found once; jobs with unknown operators are refused."""
     _check_known(session)
     job, known = session.job, _KINDS.setdefault(session.graph, {})
     key = job.model_dump_json(exclude={"placement", "first_layer", "feature_paths", "order", "groups"})
@@ -54,15 +54,14 @@ def _counted_kind(session: Session) -> BatchKind:
         # An epoch's last batch may be smaller than the others.
         if not planned.last or not drawn:
             drawn.append(task.sample(planned))
-    (table,) = (graph.nodes[name].fields[field] for name, field in session.inputs.fields.items())
-    options = model_options(**{name: getattr(job, name) for name in ("model", "hidden", "jump")}, layers=layers_of(job))
+    table = _features_of(session)
     fanouts = tuple(fanout for fanout in job.fanouts if isinstance(fanout, int))
     sizes = [sample_sizes(session, batch, fanouts) for batch in drawn]
     entry = LAYERS[job.model]
     return BatchKind(
         layer=job.model,
         blocks=mean_blocks([[counted_block(block) for block in batch.blocks] for batch in drawn]),
-        widths=tuple(layer_widths(options, table.shape[1], task.out)),
+        widths=tuple(widths_of(session)),
         sample={name: sum(each[name] for each in sizes) / len(sizes) for name in sizes[0]},
         table_rows=len(table),
         number_bytes=table.dtype.itemsize,
@@ -74,8 +73,39 @@ def _counted_kind(session: Session) -> BatchKind:
     )
 
 
-def unknown_of(session: Session) -> list[str]:
-    """What of a job the cost model does not know; empty where its batches can be predicted."""
+def predicted_seconds(
+    model: CostModel, kind: BatchKind, choice: ExecutionChoice, way: WayWork, job: Job
+) -> float | None:
+    """Predicted seconds of a job's batch executed as chosen; None where an operator was not measured."""
+    try:
+        return predict(model, kind, choice, way, depths_of(job)).seconds
+    except PenstockError as error:
+        if error.code != "missing-data":
+            raise
+        return None
+
+
+def depths_of(job: Job) -> PipelineDepths:
+    """The depths of the queues of a job's pipeline."""
+    return PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
+
+
+def _features_of(session: Session) -> Array:
+    (table,) = (session.graph.nodes[name].fields[field] for name, field in session.inputs.fields.items())
+    return table
+
+
+def widths_of(session: Session) -> list[tuple[int, int]]:
+    """The widths in and out of every layer of a job on vertices of one type."""
+    job = session.job
+    options = model_options(**{name: getattr(job, name) for name in ("model", "hidden", "jump")}, layers=layers_of(job))
+    return layer_widths(options, _features_of(session).shape[1], session.task.out)
+
+
+def unknown_of(session: Session, drawn: bool = True) -> list[str]:
+    """What of a job the cost model does not know; empty where its batches can be predicted. Without `drawn`, how they
+    are sampled does not matter.
+    """
     job, reasons = session.job, list[str]()
     if not session.graph.is_homogeneous:
         reasons.append("the graph has several types")
@@ -85,7 +115,7 @@ def unknown_of(session: Session) -> list[str]:
         reasons.append("the model is a module of the user's own")
     elif LAYERS[job.model].calls is None:
         reasons.append(f"steps of model {job.model} were not measured")
-    if not SAMPLERS[job.sampler].measured or not all(isinstance(fanout, int) for fanout in job.fanouts):
+    if drawn and not (SAMPLERS[job.sampler].measured and all(isinstance(fanout, int) for fanout in job.fanouts)):
         reasons.append(f"sampler {job.sampler} as it is set was not measured")
     if session.inputs.edges:
         reasons.append("rows of edges were not measured")

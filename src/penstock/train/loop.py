@@ -17,7 +17,8 @@ from penstock.train.compute_device import STEPS, DeviceFull, device_memory
 from penstock.train.job_options import SHUFFLINGS, past_elbow
 from penstock.train.optimisers import step_schedule
 from penstock.train.run_files.checkpoints import TrainState
-from penstock.train.run_files.records import Events, FolderRecords, Records
+from penstock.train.run_files.events import Events
+from penstock.train.run_files.records import FolderRecords, Records
 from penstock.train.run_files.run_folder import RunFolder
 from penstock.train.session import Session, Step, Steps
 
@@ -43,12 +44,13 @@ class Loop:
         self.schedule = Schedule(
             task.items, task.batch_size, job.draw_seed, job.epochs, shuffled_from=self.shuffled_from
         )
+        self._batches = self.schedule.batches
         self.records: Records = FolderRecords(folder, job) if records is None else records
         self._began = time.perf_counter() - train_state.elapsed
         self._last_val: dict[str, float] = {}
         self._stages: dict[str, StageTime] = {}
         self._ended_stages: dict[str, StageTime] = {}
-        self._record_every = max(1, self.schedule.batches // 10)
+        self._record_every = max(1, self._batches // 10)
 
     def run(self, stop: Callable[[], bool]) -> dict[str, StageTime]:
         """Train; returns the stages' times. `stop` is called whenever the weights are those of a complete step."""
@@ -58,12 +60,12 @@ class Loop:
         self.session.follow_schedule()
         if train_state.step == 0:
             self.save()
-            if "epochs" in self.session.decided and (note := epochs_note(job.epochs, self.schedule.batches)):
+            if "epochs" in self.session.decided and (note := epochs_note(job.epochs, self._batches)):
                 self._progress.note(note)
         if self.records.kept:
             self.session.callbacks.start(self.folder.path, job)
-        events = self.records.events(self.schedule.batches, self._began)
-        total = job.epochs * self.schedule.batches
+        events = self.records.events(self._batches, self._began)
+        total = job.epochs * self._batches
         with self._progress.step("training", total - train_state.step, "batches"), device_memory(self._where, STEPS):
             try:
                 while self._train(stop, events):
@@ -126,8 +128,8 @@ class Loop:
 
     def _pause(self, position: Position) -> int:
         """The number of steps that may be done from a position on before the loop needs the weights."""
-        step = position.epoch * self.schedule.batches + position.batch
-        ends = [self._record_every - step % self._record_every, self.schedule.batches - position.batch]
+        step = position.epoch * self._batches + position.batch
+        ends = [self._record_every - step % self._record_every, self._batches - position.batch]
         if self.session.job.checkpoint_steps:
             ends.append(self.session.job.checkpoint_steps - step % self.session.job.checkpoint_steps)
         return min(ends)
@@ -291,7 +293,7 @@ class Loop:
 
     def _tell_midway(self) -> None:
         """Report the epoch so far, within a long epoch, as often as its steps are recorded."""
-        train_state, batches = self.train_state, self.schedule.batches
+        train_state, batches = self.train_state, self._batches
         left = train_state.epoch_elapsed / train_state.batch * (batches - train_state.batch)
         if train_state.step % self._record_every == 0 and left > _SOON:
             where = f"epoch {train_state.epoch + 1}/{self.session.job.epochs}, batch {train_state.batch:,}/{batches:,}"

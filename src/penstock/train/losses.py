@@ -1,6 +1,7 @@
 """Regression losses by name, and weights of classes in a loss."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -8,34 +9,48 @@ from torch.nn import functional
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.train.dataset.labels import LabelColumn
+from penstock.train.job import Job
 from penstock.train.job_options import ClassWeights
 
 # Regression losses by name.
 
-NumberLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Called with outputs [rows] and labels [rows]; returns a loss for each row."""
+RowLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Called with outputs and labels [rows]; returns a loss for each row, or, if it is a user's, perhaps their mean."""
 
-
-def _squared(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return functional.mse_loss(outputs, labels, reduction="none")
-
-
-def _absolute(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return functional.l1_loss(outputs, labels, reduction="none")
-
-
-def _huber(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Half the squared difference up to 1, linear beyond it."""
-    return functional.huber_loss(outputs, labels, reduction="none")
-
-
-NUMBER_LOSSES: dict[str, NumberLoss] = {"mse": _squared, "mae": _absolute, "huber": _huber}
+NUMBER_LOSSES: dict[str, RowLoss] = {
+    "mse": partial(functional.mse_loss, reduction="none"),
+    "mae": partial(functional.l1_loss, reduction="none"),
+    # Half the squared difference up to 1, linear beyond it.
+    "huber": partial(functional.huber_loss, reduction="none"),
+}
 """By value of the job field `loss`."""
 
 
-def number_loss(name: str | None) -> NumberLoss:
-    """The loss of that name; squared error where the job names none, or a function of the user's."""
-    return NUMBER_LOSSES.get(name or "mse", _squared)
+class LabelLoss:
+    """The loss of each row of a task whose labels are classes, several of them, or numbers."""
+
+    def __init__(self, data: LabelColumn, job: Job, own: RowLoss | None) -> None:
+        """`own` is a user's loss, which replaces the task's. Classes weigh by the labels of the training split."""
+        self._numbers, self._several, self._own = not data.classes, data.multi_label, own
+        # The job may name no loss, or a function of the user's.
+        self._number_loss, self._weights = NUMBER_LOSSES.get(job.loss or "mse", NUMBER_LOSSES["mse"]), NO_WEIGHTS
+        training = data.splits.get("train", ())
+        if len(training) and data.classes and data.problem is None:
+            self._weights = loss_weights(job.class_weights, data.labels[training], data.classes, data.words)
+
+    def __call__(self, out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss of each row of outputs; a user's may be one number."""
+        if self._numbers:
+            out = out[:, 0]
+        if self._own is not None:
+            return self._own(out, labels)
+        if self._numbers:
+            return self._number_loss(out, labels)
+        weights = self._weights.on(out.device)
+        if self._several:
+            return functional.binary_cross_entropy_with_logits(out, labels, pos_weight=weights, reduction="none")
+        return functional.cross_entropy(out, labels, weights, reduction="none")
 
 
 # Weights of classes in a loss.

@@ -210,12 +210,12 @@ def _f1(hits: Any, chosen: Any, true: Any) -> float:
 
 
 def mae(outputs: Any, labels: Any) -> float:
-    """Mean absolute error."""
+    """The mean absolute error of predictions, in the labels' unit."""
     return float(np.mean(np.abs(_differences(outputs, labels, "mae"))))
 
 
 def rmse(outputs: Any, labels: Any) -> float:
-    """Root mean squared error."""
+    """The root mean squared error of predictions, in the labels' unit."""
     return float(np.sqrt(np.mean(_differences(outputs, labels, "rmse") ** 2)))
 
 
@@ -248,8 +248,9 @@ def _checked(ranks: Any, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.asarray(ranks)
 
 
-def _for_classes(task: TaskFacts) -> bool:
-    return task.learns == "classes"
+def _learning(what: str) -> Callable[[TaskFacts], bool]:
+    """Whether a task learns classes, numbers or links."""
+    return lambda task: task.learns == what
 
 
 def _for_scored(task: TaskFacts) -> bool:
@@ -257,16 +258,8 @@ def _for_scored(task: TaskFacts) -> bool:
     return task.learns == "classes" or (task.learns, task.about) == ("links", "edges")
 
 
-def _for_links(task: TaskFacts) -> bool:
-    return task.learns == "links"
-
-
-def _for_numbers(task: TaskFacts) -> bool:
-    return task.learns == "numbers"
-
-
 def _hits(k: int) -> Metric:
-    return Metric(f"hits@{k}", "higher", _for_links, lambda ranks, _: hits_at(ranks, k), "ranks")
+    return Metric(f"hits@{k}", "higher", _learning("links"), lambda ranks, _: hits_at(ranks, k), "ranks")
 
 
 METRICS: Registry[Metric] = Registry(
@@ -275,15 +268,15 @@ METRICS: Registry[Metric] = Registry(
     {
         metric.name: metric
         for metric in (
-            Metric("accuracy", "higher", _for_classes, accuracy, "classes"),
-            Metric("macro-f1", "higher", _for_classes, macro_f1, "classes"),
-            Metric("micro-f1", "higher", _for_classes, micro_f1, "classes"),
+            Metric("accuracy", "higher", _learning("classes"), accuracy, "classes"),
+            Metric("macro-f1", "higher", _learning("classes"), macro_f1, "classes"),
+            Metric("micro-f1", "higher", _learning("classes"), micro_f1, "classes"),
             Metric("roc-auc", "higher", _for_scored, roc_auc),
             Metric("average-precision", "higher", _for_scored, average_precision),
-            Metric("mrr", "higher", _for_links, lambda ranks, _: mrr(ranks), "ranks"),
+            Metric("mrr", "higher", _learning("links"), lambda ranks, _: mrr(ranks), "ranks"),
             *(_hits(k) for k in (1, 3, 10, 50)),
-            Metric("mae", "lower", _for_numbers, mae),
-            Metric("rmse", "lower", _for_numbers, rmse),
+            Metric("mae", "lower", _learning("numbers"), mae),
+            Metric("rmse", "lower", _learning("numbers"), rmse),
         )
     },
     Metric,

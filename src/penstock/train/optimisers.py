@@ -42,7 +42,7 @@ def make_optimiser(
     if not learned:
         raise PenstockError("The model has no parameters: give one that has weights to learn.", code="invalid-value")
     try:
-        optimiser: torch.optim.Optimizer = eager(chosen)(learned, **options)
+        optimiser: torch.optim.Optimizer = eager(chosen, bool(options.get("differentiable")))(learned, **options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise PenstockError(
             f"Optimiser {job.optimiser} does not take {options}: {error}.", code="invalid-value"
@@ -61,70 +61,6 @@ def reasons_against_capture(job: Job) -> list[str]:
     if options.get("dampening"):
         reasons.append("the first step of a dampened momentum differs from the others")
     return reasons
-
-
-def prepare_skipping(optimiser: torch.optim.Optimizer) -> None:
-    """Make an optimiser's steps fit to be recorded and skipped: on a GPU, rates and counts lie there, and SGD's
-    momentum, which torch would take from the first gradients, exists before.
-    """
-    for group in optimiser.param_groups:
-        for parameter in group["params"]:
-            if group.get("momentum") and isinstance(optimiser, torch.optim.SGD):
-                state = optimiser.state[parameter]
-                if state.get("momentum_buffer") is None:
-                    state["momentum_buffer"] = torch.zeros_like(parameter)
-            if "capturable" in group and is_gpu(parameter.device):
-                group["capturable"] = True
-                for name, value in optimiser.state.get(parameter, {}).items():
-                    if isinstance(value, torch.Tensor):
-                        optimiser.state[parameter][name] = value.to(parameter.device)
-        rates_on_device(optimiser, group["params"][0].device)
-
-
-def step_unless(optimiser: torch.optim.Optimizer, skip: torch.Tensor | None) -> None:
-    """Make a step; where `skip`, a number on the device, is not 0, weights and state stay as they were.
-
-    torch's fused steps skip by themselves. For others, everything is copied before the step and restored after it.
-    """
-    if skip is None or all(group.get("fused") for group in optimiser.param_groups):
-        fused: Any = optimiser
-        fused.found_inf = None if skip is None else skip[0]
-        optimiser.step()
-        fused.found_inf = None
-        return
-    _make_state(optimiser)
-    learned = [each for group in optimiser.param_groups for each in group["params"] if each.grad is not None]
-    live = [each.detach() for each in learned]
-    live += [value for each in learned for value in optimiser.state.get(each, {}).values() if _is_tensor(value)]
-    before = [value.clone() for value in live]
-    optimiser.step()
-    for value, kept in zip(live, before, strict=True):
-        value.copy_(torch.where(skip.view(()) != 0, kept, value))
-
-
-def constants_of(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The numbers that a recorded step holds fixed, such as a momentum: where they change, it must be recorded again.
-
-    Rates on the device are not among them.
-    """
-    return [
-        {name: value for name, value in group.items() if name != "params" and not _is_tensor(value)}
-        for group in optimiser.param_groups
-    ]
-
-
-def _make_state(optimiser: torch.optim.Optimizer) -> None:
-    """Make the state that parameters have before their first step, as torch would at the beginning of that step."""
-    make: Any = optimiser._init_group  # type: ignore[attr-defined]
-    for group in optimiser.param_groups:
-        if any(each.grad is not None and not optimiser.state.get(each) for each in group["params"]):
-            make(group, *([] for _ in range(len(inspect.signature(make).parameters) - 1)))
-    if isinstance(optimiser, torch.optim.SGD):
-        prepare_skipping(optimiser)
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _optimiser_class(job: Job) -> Any:
@@ -154,10 +90,7 @@ def keep_ways(optimiser: torch.optim.Optimizer, state: Any) -> None:
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, state: Any) -> None:
-    """Load a stored state; ValueError where the shape of a tensor does not fit its parameter.
-
-    torch itself accepts any shape, and fails at the next step.
-    """
+    """Load a stored state; ValueError where a shape does not fit, which torch would find a step later."""
     optimiser.load_state_dict(state)
     for parameter, values in optimiser.state.items():
         for name, value in values.items():
@@ -179,7 +112,7 @@ def rates_on_device(optimiser: torch.optim.Optimizer, device: torch.device) -> N
     is loaded.
     """
     for group in optimiser.param_groups:
-        is_there = _is_tensor(group["lr"]) and group["lr"].device.type == device.type
+        is_there = isinstance(group["lr"], torch.Tensor) and group["lr"].device.type == device.type
         if is_gpu(device) and not is_there and (group.get("fused") or group.get("capturable")):
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
 

@@ -1,20 +1,25 @@
 """A run from start to end: its folder, the loop, the test of the best model, and the record of how it ended."""
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from penstock.cost.profile import DECIDING, MeasuredMachine, this_machine
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
+from penstock.graph.documents import validated
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK
 from penstock.nn.layer_table import ModelOptions
 from penstock.nn.user_module import user_module_location
+from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.stages import StageError, StageTime, limiting
+from penstock.plan.document import Plan, plan_text, read_plan
 from penstock.processes import polite_interrupt
 from penstock.progress import SILENT, Progress
 from penstock.train.assembly import few_steps_note
@@ -23,12 +28,12 @@ from penstock.train.build import make_session
 from penstock.train.checks import check_job
 from penstock.train.dataset.notes import data_notes
 from penstock.train.finalists import settle
-from penstock.train.job import Job, changed_job, write_job
+from penstock.train.job import Job, changed_job, stored_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, load_optimiser, rates_on_device
 from penstock.train.run_context import run_context
 from penstock.train.run_files.checkpoints import TrainState, checked_train_state, read_best, take_newest
-from penstock.train.run_files.run_folder import FUNCTIONS, RunFolder, check_code
+from penstock.train.run_files.run_folder import FUNCTIONS, PLAN, RunFolder, check_code
 from penstock.train.session import Session, device_facts, run_facts
 from penstock.train.tasks import Task
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, check_given_again
@@ -41,10 +46,11 @@ def start_run(
     force: bool = False,
     progress: Progress = SILENT,
     given: GivenFunctions = NOTHING_GIVEN,
+    plan: Plan | None = None,
 ) -> RunFolder:
     """Train a job from its beginning. Everything is built and tried before the run folder is made.
 
-    `given` are functions beside those that the job names.
+    `given` are functions beside those that the job names. `plan`, of which the job is, is kept in the run folder.
     """
     # How sums are rounded depends on the number of threads, so a run that is resumed elsewhere keeps its number.
     fixed = {"threads": job.threads or default_threads(), **found_anywhere(job)}
@@ -64,9 +70,70 @@ def start_run(
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model_name
         name = f"{session.graph.name}-{model}".replace("/", "-")
         facts = {"model": model, **run_facts(session), "given": given.names()}
-        folder = RunFolder.create(job, name, force, facts)
+        folder = RunFolder.create(job, name, force, facts, {} if plan is None else {PLAN: plan_text(plan)})
         session.folder = folder.path
         return _run(session, folder, TrainState(), progress)
+
+
+def carry_out_plan(
+    path: Path,
+    changes: Mapping[str, Any],
+    force: bool = False,
+    progress: Progress = SILENT,
+    trust_module: bool = False,
+) -> RunFolder:
+    """Train on one machine as a plan's file says. `changes` of its job may not touch what the plan was made for."""
+    plan = read_plan(path)
+    job = planned_job(plan, path, changes, trust_module)
+    made_for, here = validated(MeasuredMachine, plan.profile, "The plan's machine is not valid"), this_machine()
+    if (made_for.processor, made_for.cores, made_for.gpu) != (here.processor, here.cores, here.gpu):
+        progress.note(
+            f"The plan is carried out as it is, but its seconds are predicted for {made_for.words}, and this machine"
+            f" is {here.words}."
+        )
+    return start_run(job, force=force, progress=progress, plan=plan)
+
+
+PLANNED = ("threads", "device", "sample_on", "placement", "first_layer", *PipelineOptions.model_fields)
+"""Job fields that a plan decides or relies on, beside those that decide what an iteration costs."""
+
+
+def planned_job(plan: Plan, path: Path, changes: Mapping[str, Any], trust_module: bool) -> Job:
+    """The job of a plan's file with a user's changes, which may not touch what the plan was made for.
+
+    A plan that names the model's code needs `trust_module`, or that name again among the changes.
+    """
+    named = changes.get("module")
+    if named is not None:
+        changes = {**changes, "module": user_module_location(named)}
+    planned, job = (stored_job(plan.job, "The plan's job", each) for each in ({}, changes))
+    check_code(planned, path, trust_module, named)
+    former, fields = (each.model_dump(mode="json") for each in (planned, job))
+    for name in (*DECIDING, *PLANNED):
+        before, after = former[name], fields[name]
+        if before != after:
+            raise PenstockError(
+                f"The plan was made for {name} {before!r}, not {after!r}: plan again for that.",
+                code="mismatched-inputs",
+            )
+    return job
+
+
+def plan_of(folder: RunFolder) -> Plan | None:
+    """The plan that a run carries out; None for a run without one."""
+    path = folder.path / PLAN
+    return read_plan(path) if path.exists() else None
+
+
+def _beside_plan(session: Session, folder: RunFolder) -> dict[str, Any]:
+    """What a run's plan predicted and decided, beside what was done; empty for a run without a plan."""
+    plan = plan_of(folder)
+    if plan is None:
+        return {}
+    done = session.executed()
+    decided = {name: value for name, value in plan.execution.items() if name in done}
+    decisions = {name: {"planned": value, "carried_out": done[name]} for name, value in decided.items()}
+    return {"predicted": plan.facts, "decisions": decisions}
 
 
 def resume_run(
@@ -131,11 +198,12 @@ def _trained(session: Session, folder: RunFolder, train_state: TrainState, progr
             times = loop.run(asked)
             if not train_state.done:
                 loop.save()
-                folder.write_facts(state="interrupted", message=_where(train_state), result=result_of(loop, times))
+                result = {**result_of(loop, times), **_beside_plan(session, folder)}
+                folder.write_facts(state="interrupted", message=_where(train_state), result=result)
                 return folder
             loop.save()
             best = read_best(folder.checkpoints, progress) if train_state.best_epoch >= 0 else None
-            result = finish(loop, times, best, progress)
+            result = {**finish(loop, times, best, progress), **_beside_plan(session, folder)}
             early = train_state.epoch < session.job.epochs
             folder.write_facts(state="stopped-early" if early else "finished", result=result)
             return folder
@@ -149,10 +217,7 @@ def _trained(session: Session, folder: RunFolder, train_state: TrainState, progr
 
 
 def finish(loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None, progress: Progress) -> dict[str, Any]:
-    """The run's result, with metrics of the best model; its weights `best` are loaded if there is one.
-
-    The weights of the last step stay in the newest checkpoint.
-    """
+    """The run's result, with metrics of the best model, whose weights `best` are loaded if there are any."""
     session = loop.session
     note = few_steps_note(session.job, loop.train_state, loop.schedule.batches)
     if note is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from penstock.cost.machine import processor_name
+from penstock.cost.profile import processor_name
 from penstock.errors import NotFinite, PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
@@ -155,6 +156,30 @@ class Session:
         """The folder for rows that do not fit memory."""
         return Path(tempfile.gettempdir()) if self.folder is None else self.folder
 
+    def executed(self) -> dict[str, Any]:
+        """How batches are executed, under the names by which a plan of one machine decides it."""
+        job = self.job
+        found = {
+            "device": self.inputs.device.type,
+            "sampled_by": "cpu",
+            "features": "host",
+            "cache_rows": 0,
+            "first_layer": job.first_layer,
+            "order": job.order,
+            "sample_threads": job.drawing_threads,
+            "groups": job.groups,
+        }
+        if self.placed is None:
+            return found
+        residence = self.placed.decision.residence
+        drawn = residence.topology != "host" and job.sample_on != "host"
+        cached = self.placed.cached_rows or residence.cache_rows
+        return found | {
+            "sampled_by": found["device"] if drawn else "cpu",
+            "features": residence.features,
+            "cache_rows": cached,
+        }
+
     def drawing(self, key: np.uint64) -> AbstractContextManager[None]:
         """A context for what the model computes on a batch in training: torch's generators are seeded by the batch's
         key.
@@ -199,9 +224,13 @@ class Session:
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, skip, smaller)
         return skip
 
+    @cached_property
+    def _of_one_type(self) -> bool:
+        return self.graph.is_homogeneous
+
     def encode(self, batch: Batch, x: dict[str, torch.Tensor]) -> Any:
         """The model's outputs for a batch's seeds."""
-        return self.model(batch.blocks, next(iter(x.values())) if self.graph.is_homogeneous else x)
+        return self.model(batch.blocks, next(iter(x.values())) if self._of_one_type else x)
 
     @property
     def list_weight(self) -> str | None:

@@ -34,13 +34,12 @@ def evaluate_run(
     graph: Graph | None = None,
     module: torch.nn.Module | None = None,
     progress: Progress = SILENT,
-    trust_module: bool = False,
-    unchecked: bool = False,
+    **opened: Any,
 ) -> Scores:
-    """Metrics of a run's best model on some splits, by exact inference."""
+    """Metrics of a run's best model on some splits, by exact inference; `opened` as for `predict_run`."""
     if not splits:
         raise PenstockError("There is no split to evaluate: name some of train, val and test.", code="option-missing")
-    session = open_session(path, graph, module, progress, trust_module, unchecked)
+    session = open_session(path, graph, module, progress, **opened)
     found = session.evaluate(splits, progress)
     if missing := [split for split in splits if split not in found]:
         raise no_such_split(missing[0])
@@ -54,10 +53,7 @@ def no_such_split(split: str) -> PenstockError:
 
 
 def predict_run(path: Path, out: Path, split: str | None = None, force: bool = False, **opened: Any) -> int:
-    """Write a table of predictions in the format of the file's extension; returns the number of rows.
-
-    `split` restricts them; None means everything. `opened` are arguments of `open_session`.
-    """
+    """Write predictions of a split, or of everything, in the file's format; returns the number of rows."""
 
     def rows(session: Session, progress: Progress) -> pa.Table:
         return predictions(session, split, progress)

@@ -99,10 +99,7 @@ class UserLoss:
 
 
 def functions_of(job: Job, given: GivenFunctions = NOTHING_GIVEN, training: bool = True) -> UserFunctions:
-    """The functions of a job, imported, and those that were passed as objects.
-
-    Where a model is only used (`training` is False), the run's loss and callbacks are not imported.
-    """
+    """A job's functions, imported or passed as objects; without loss and callbacks unless for `training`."""
     for name in (each for each in job.metrics if each in METRICS):
         raise PenstockError(
             f"`metrics` names {name!r}, which is one of Penstock's: leave it out, or set `metric` to it to choose the"

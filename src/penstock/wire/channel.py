@@ -13,9 +13,8 @@ from penstock.wire.egress import Egress, Flow, Outgoing
 from penstock.wire.message import Joining, Loan, Message, Received, encode, frame_bytes
 from penstock.wire.options import WireOptions
 from penstock.wire.sockets import EventLoop, connecting_socket, endpoint, is_numeric, split_address
-from penstock.wire.transport.connection import Connection, Owner, new_group
+from penstock.wire.transport.connection import Connection, ConnectionGroup, Owner, new_group
 from penstock.wire.transport.frames import Frames
-from penstock.wire.transport.listener import ConnectionGroup
 
 # A call in progress: its answer or the parts of it as they arrive, how it can fail, and the bytes it received.
 

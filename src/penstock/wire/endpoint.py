@@ -14,9 +14,8 @@ from penstock.wire.message import LIMITS, Malformed, decode, frame_bytes
 from penstock.wire.options import WireOptions
 from penstock.wire.request_server import Handler, ReceivedRequest, RequestServer
 from penstock.wire.sockets import ADDRESS, EventLoop, joined, listening_socket, set_options
-from penstock.wire.transport.connection import CallerSide, Connection, Owner, ServerSide, Side
+from penstock.wire.transport.connection import LARGE_BYTES, CallerSide, Connection, Listener, Owner, ServerSide, Side
 from penstock.wire.transport.frames import Frames
-from penstock.wire.transport.listener import LARGE_BYTES, Listener
 from penstock.wire.transport.stream import StreamThread, default_lanes
 from penstock.wire.transport.tls import Credentials, Tls
 

@@ -6,7 +6,8 @@ import torch
 from device_blocks import hub_block, padded
 from random_blocks import random_block
 
-from penstock.nn.derived import transposed, with_self_loops
+from penstock.nn.aggregation import transposed
+from penstock.nn.derived import with_self_loops
 from penstock.nn.device.gather import source_lists
 from penstock.sampling.device.block import device_block
 

@@ -5,7 +5,7 @@ import pytest
 from cut_and_sampled import KEY, cut_at_random, plain_graph, typed_graph
 
 from penstock.sampling.parts import OwnedPart, parted_sampler, service
-from penstock.sampling.parts.graph import edge_types_of
+from penstock.sampling.parts.graph import edge_fields_of
 from penstock.sampling.parts.service import serve_lists
 from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
@@ -176,9 +176,9 @@ def test_a_part_and_its_names_belong_together(partition):
 def test_owners_tell_what_they_hold(tmp_path, owners):
     graph = typed_graph()
     _, channels = owners(cut_at_random(graph, 2, tmp_path))
-    assert edge_types_of(channels(1), 1) == graph.edge_types
+    assert list(edge_fields_of(channels(1), 1)) == graph.edge_types
     with refused("not-available store-0 1"):
-        edge_types_of(channels(0), 1)
+        edge_fields_of(channels(0), 1)
 
 
 def test_a_refusal_reaches_the_worker(partition, owners):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.store.parts import PartedStore, StoreService
-from penstock.store.parts.remote_cache import CachePlan, CacheUse, ReadCounts, RemoteRowCache, plan_caches
+from penstock.store.parts.store import CachePlan, CacheUse, ReadCounts, RemoteRowCache, plan_caches
 from penstock.store.source import LocalStore
 
 FIELDS = ["paper/x", "paper/wide", "author/x/x"]

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from penstock.partition import Book
 from penstock.partition.owners import split_by_owner
 from penstock.store.parts import requests
-from penstock.store.parts.row_encoding import PartRows, encoding_for
+from penstock.store.parts.requests import PartRows, encoding_for
 from penstock.wire.message import Message
 from refusals import refused
 

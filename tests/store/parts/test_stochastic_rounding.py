@@ -6,7 +6,7 @@ import pytest
 from penstock.hardware.cluster import ClusterDocument
 from penstock.store.parts import ColumnSelection, PartedStore, StochasticRounding, StoreService
 from penstock.store.parts.narrow import WIDE
-from penstock.store.parts.row_encoding import PartRows, encoding_for
+from penstock.store.parts.requests import PartRows, encoding_for
 from penstock.store.source import LocalStore
 from refusals import refused
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.graph.tasks import TASK_FACTS
 from penstock.train import build
 from penstock.train import run as run_module
-from penstock.train.execution.support import CAPTURED, Demands, reasons_against
 from refusals import refused
 from training_graphs import (
     InterruptAfter,
@@ -204,6 +202,13 @@ class Masking(Foreign):
         return super().forward(x, edge_index[:, edge_index[0] != edge_index[1]])
 
 
+class Making(Foreign):
+    """Makes a tensor of Python's numbers on the device."""
+
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index) * torch.tensor([1.0, 1.0, 1.0, 2.0], device=x.device)
+
+
 class Tossing(Foreign):
     """Draws on the host."""
 
@@ -216,6 +221,7 @@ class Tossing(Foreign):
     [
         (Reading, "waits for numbers of the device (aten._local_scalar_dense"),
         (Masking, "waits for numbers of the device (aten.index"),
+        (Making, "copies numbers from the host (aten.lift_fresh"),
         (Tossing, "random numbers on the host"),
     ],
 )
@@ -302,15 +308,3 @@ def test_too_large_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     with refused("out-of-memory"):
         trained(community_graph(400), tmp_path / "run", **FEW, device="cuda")
     assert not (tmp_path / "run").exists()
-
-
-def test_reasons_are_given():
-    from penstock.train.job import make_job
-
-    job = make_job({"fanouts": [40, 2], "time": "t", "optimiser": "Adagrad", "capture": False})
-
-    class Task:
-        name, facts = "node-classification", TASK_FACTS["node-classification"]
-
-    reasons = reasons_against(CAPTURED, Demands(job, community_graph(), Task(), False, True, rows_on_host=True))
-    assert len(reasons) == 4

@@ -3,6 +3,7 @@ the reason. Kernels are interpreted; a GPU's own refusals are tested in test_cap
 
 import importlib.util
 import random
+from contextlib import suppress
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from interpreted_kernels import device_with_free_memory
 from penstock.graph.tasks import TASK_FACTS
 from penstock.pipeline.schedule import START
 from penstock.train.build import make_session
+from penstock.train.device.trial import _Operations
 from penstock.train.execution.support import CAPTURED, Demands, reasons_against
 from penstock.train.execution_modes import choose_execution
 from penstock.train.job import make_job
@@ -167,6 +169,36 @@ def test_a_module_that_cannot_be_replayed_is_launched_with_the_reason(module, re
     placed = session.execution.placed
     assert not placed.is_captured and reason in placed.why[-1] and placed.ahead is not None
     assert_same(learned(session), learned(placed_session(module, capture=False)))
+
+
+@pytest.mark.parametrize(
+    ("compute", "reason"),
+    [
+        (lambda x: x + torch.tensor([1.0, 2.0, 3.0]).to(x.device), "copies numbers from the host (aten._to_copy"),
+        (lambda x: x[torch.arange(2)], "copies numbers from the host (aten.index"),
+        (lambda x: torch.where(x > 0, x, torch.tensor(0.0)), "copies numbers from the host (aten.where"),
+        (lambda x: x[:2].copy_(torch.zeros(2, 3)), "copies numbers from the host (aten.copy_"),
+        (lambda x: torch.linalg.inv(x @ x.T), "waits for numbers of the device (aten._linalg_check_errors"),
+        (lambda x: x.__setitem__(x > 0, 1.0), "waits for numbers of the device (aten.index"),
+        (
+            lambda x: torch.where(x > 0, x * torch.tensor(2.0), 0.0).index_add(0, torch.zeros_like(x[:, 0]).long(), x),
+            None,
+        ),
+    ],
+)
+def test_what_no_recording_can_do_is_seen_while_it_is_launched(compute, reason):
+    """Tensors without numbers stand for a GPU's, so that the host's are others."""
+    operations = _Operations(torch.device("meta"))
+
+    class Computing(torch.nn.Module):
+        def forward(self, x):
+            return compute(x)
+
+    model = torch.nn.Module()
+    model.module = Computing()
+    with operations, operations.watching(model), suppress(NotImplementedError, RuntimeError):
+        model.module(torch.zeros(4, 3, device="meta"))
+    assert operations.waiting is None if reason is None else reason in operations.waiting
 
 
 def test_a_module_of_several_types_is_launched():

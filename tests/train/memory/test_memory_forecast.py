@@ -20,7 +20,7 @@ from penstock.train.job import make_job
 from penstock.train.memory import process_memory
 from penstock.train.memory.forecast import bar_of, fitting_forecast, forecast, forecast_fields, size_text
 from penstock.train.tasks import triples
-from penstock.train.trace.batches import LargestBatch, enlarged, largest_batch, load_of
+from penstock.train.trace.fake_session import LargestBatch, enlarged, largest_batch, load_of
 from refusals import refused
 from training_graphs import carrying_graph, community_graph, labelled_edges, typed_graph
 
@@ -166,11 +166,28 @@ def test_a_users_module_is_traced_and_one_that_asks_for_numbers_is_tried(device)
     graph = community_graph(600)
     found = forecast_of(graph, device, module_object=Plain(4, 4))
     assert found.method == "traced", found.reason
-    # On the whole graph at once its steps are not divided into bins, which a trace is made of.
-    whole = forecast_of(graph, device, module_object=Plain(4, 4), sampler="whole", layers=2)
-    assert whole.method == "rule" and "whole graph" in whole.reason
     tried = forecast_of(graph, device, module_object=Asking(4, 4))
     assert tried.method == "trial" and "cannot be traced" in tried.reason and "meta" in tried.reason.lower()
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_users_module_on_the_whole_graph_is_traced_and_one_that_asks_for_numbers_is_tried(device):
+    graph, whole = community_graph(3000), {"sampler": "whole", "layers": 2}
+    found, other, wider = (
+        forecast_of(graph, device, module_object=Plain(4, 4, width), **whole, hidden=hidden)
+        for width, hidden in ((64, 16), (64, 256), (256, 16))
+    )
+    assert found.method == "traced", found.reason
+    assert (found.host, found.device_allocated) == (other.host, other.device_allocated), "its width is its own"
+    assert wider.host + wider.device_reserved > found.host + found.device_reserved
+    tried = forecast_of(graph, device, module_object=Asking(4, 4, 64), **whole)
+    assert tried.method == "trial" and "cannot be traced" in tried.reason
+    steps = (
+        [each.categories["activations"] + each.categories.get("gradients", 0) for each in (found, tried)]
+        if device == "cpu"
+        else [1, 1]
+    )
+    assert 0.5 < steps[1] / steps[0] < 2
 
 
 def test_more_of_a_job_takes_more():
@@ -214,11 +231,10 @@ def test_a_step_on_the_host_takes_what_torch_allocates():
     """The traced tensors of a step are those of a real one, batch for batch."""
     from penstock.pipeline.loader import Loaded
     from penstock.trace.allocations import peak_of
-    from penstock.train.memory.device_forecast import _Noted
+    from penstock.train.device.host_trial import Noted
     from penstock.train.memory.host_forecast import _carried
-    from penstock.train.steps.loaded import LearnAlone, StaleWeights
-    from penstock.train.trace.batches import LargestBatch
-    from penstock.train.trace.fake_session import traced_session
+    from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
+    from penstock.train.trace.fake_session import LargestBatch, traced_session
 
     for fields in ({"model": "sage"}, {"model": "gcn"}, {"model": "gin"}):
         session = make_session(make_job({**SMALL, **fields, "device": "cpu", "threads": 1}), community_graph(600))
@@ -236,7 +252,7 @@ def test_a_step_on_the_host_takes_what_torch_allocates():
         session.inputs.carrier.gather(loaded.batch)
         session.task.label(loaded.batch)
         session.inputs.carrier.transfer(loaded.batch)
-        with _Noted() as noted:
+        with Noted() as noted:
             LearnAlone(session, StaleWeights(session.learned, 0))(loaded)
         peaks.append(peak_of(noted.events).bytes)
         # The names of rows for dropout are an array of the host, which only the real step shows as a tensor.
@@ -310,7 +326,8 @@ def test_the_api_and_the_command_say_the_same(tmp_path, monkeypatch, capsys):
     told = json.loads(answer)
     assert told["device_memory"]["allocated"] == found.device_allocated
     assert told["device_memory"]["reserved"] == found.device_reserved
-    assert set(told) == {"device", "device_memory", "host_memory", "moment", "method", "reason", "seconds", "why"}
+    kept = {"device", "device_memory", "host_memory", "moment", "method", "reason", "seconds", "why"}
+    assert set(told) == kept | {"run", "run_unknown"}
     assert told["method"] == "traced" and told["host_memory"]["resident"] > 0
     code, plain, _ = command(monkeypatch, capsys, *asked)
     assert code == 0 and "device weights:" in plain and "Peak: " in plain

@@ -146,4 +146,4 @@ def test_the_optimisers_step_is_made_in_one_place():
     root = Path(penstock.__file__).parent
     files = [*(root / "train").rglob("*.py"), *(root / "cluster" / "worker").rglob("*.py")]
     found = [file.name for file in files if re.search(r"optimiser\.step\(|found_inf =", file.read_text())]
-    assert found == ["optimisers.py"]
+    assert found == ["update.py"]

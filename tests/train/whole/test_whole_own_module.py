@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.pipeline.schedule import START, Schedule
+from penstock.trace.allocations import peak_of
+from penstock.train.build import make_session
+from penstock.train.device.host_trial import Noted
 from penstock.train.execution_modes import EXECUTION_MODES
+from penstock.train.job import make_job
 from penstock.train.layerwise.host import Reach
+from penstock.train.run_context import run_context
 from penstock.train.whole import own_module
+from penstock.train.whole.execution import decided_steps
+from penstock.train.whole.traced import traced_host_steps
 from refusals import refused
 from training_graphs import community_graph, lines_of, trained, typed_graph
 
@@ -96,20 +104,28 @@ def test_what_does_not_fit_is_a_sentence(tmp_path, file, monkeypatch):
         trained(community_graph(), tmp_path / "run", module=f"{file}:Plain", **WHOLE)
 
 
-def test_what_a_module_needs_is_close_to_what_it_keeps(tmp_path, file, monkeypatch):
-    """What a small batch foretells, beside the arrays that two layers of this module are known to keep."""
-    foretold = []
-
-    def require(session, reach, seeds, planned):
-        vertices, edges = own_module._kept_bytes(session, planned)
-        foretold.append(vertices * 200 + edges * session.graph.num_edges)
-
-    monkeypatch.setattr(own_module, "_require_room", require)
-    trained(community_graph(), tmp_path / "run", module=f"{file}:Plain", **{**WHOLE, "epochs": 1})
-    edges = community_graph().num_edges
-    # Inputs twice, the rows between the two layers, and the pairs of numbers; sums keep their indices.
-    least = 200 * 4 * (2 * 4 + 8) + 16 * edges
-    assert least <= foretold[0] < 2 * least + 4 * 16 * edges
+@pytest.mark.parametrize("name", ["Plain", "Typed"])
+def test_what_is_predicted_is_what_steps_take(tmp_path, file, name):
+    """The traced steps' largest memory, beside that of real steps of the same session."""
+    graph = typed_graph(count=1000) if name == "Typed" else community_graph(3000)
+    job = make_job(
+        {**WHOLE, "module": f"{file}:{name}", "embedding": 8, "device": "cpu", "evaluate_every": -1, "threads": 1}
+    )
+    with run_context(job):
+        session = make_session(job, graph)
+        schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed, job.epochs)
+        ((step, predicted),) = decided_steps(session, schedule)
+        assert predicted.method == "trace"
+        events, further = traced_host_steps(session, step)
+        taken = Noted()
+        with session.execution.steps(schedule, START, lambda _: 1, lambda *_: None) as steps, taken:
+            for _ in steps:
+                pass
+        facts = session.execution.facts()
+    inside = {event.storage for event in events if event.bytes > 0 and event.moment.startswith("step")}
+    found = peak_of([event for event in events if event.storage in inside]).bytes
+    assert further == 0 and found == pytest.approx(peak_of(taken.events).bytes, rel=0.02)
+    assert facts["predicted_by"] == "trace" and facts["predicted_mb"] > found / (1 << 20)
 
 
 def test_the_mode_takes_modules():

@@ -20,11 +20,10 @@ from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member, raised_by
 from penstock.cluster.reports import CACHED, FEATURE_PATH, WAITED
 from penstock.cluster.worker.cut_graph import Parts
-from penstock.cluster.worker.gradients import AllReduce, ParameterServers
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.observer import Observer
 from penstock.cluster.worker.session import make_parted_session
-from penstock.cluster.worker.worker_group import progress_of
+from penstock.cluster.worker.worker_group import AllReduce, ParameterServers, progress_of
 from penstock.errors import PenstockError
 from penstock.graph.files import open_lines
 from penstock.memory import HOST_PEAK
@@ -37,8 +36,8 @@ from penstock.train.loop import Loop
 from penstock.train.run import finish, result_of, take_state
 from penstock.train.run_context import run_context
 from penstock.train.run_files.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
-from penstock.train.run_files.events import KeptEvents
-from penstock.train.run_files.records import Events, FolderRecords, NoRecords, Records
+from penstock.train.run_files.events import Events, KeptEvents
+from penstock.train.run_files.records import FolderRecords, Records
 from penstock.train.run_files.run_folder import METRICS, RunFolder
 from penstock.train.session import Session, run_facts
 from penstock.train.steps.group import RegroupError
@@ -120,7 +119,7 @@ class ForwardedProgress(Progress):
 # What a worker without records keeps of the last step, in case the worker that writes them is lost.
 
 
-class LastRecords(NoRecords):
+class LastRecords(Records):
     """Keeps the records of the last step. The first worker writes a step's records before it takes part in the next
     one, so no more are needed.
     """

@@ -14,7 +14,7 @@ from penstock.cluster.worker.collectives import CollectiveGroup
 from penstock.graph.arrays import Array
 from penstock.nn.norm import RowShares, SharedBatch
 from penstock.pipeline.loader import Batch
-from penstock.sampling.relabel import HashedRows
+from penstock.sampling.lists import HashedRows
 from penstock.train.session import Session
 
 Sizes = list[tuple[str, int]]

@@ -26,10 +26,11 @@ from penstock.store.rows import by_counts
 from penstock.store.source import CachedSource, RowSource, cached_source
 from penstock.trace.allocations import UntraceableError
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.decision import MemoryModel, PlacementDecision, decide, untraced_sentence
+from penstock.train.device.decision import PlacementDecision, decide, untraced_sentence
 from penstock.train.device.memory import (
     NOTHING,
     Load,
+    MemoryModel,
     StepMemory,
     TrialMemory,
     Working,

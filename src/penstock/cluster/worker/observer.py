@@ -12,8 +12,8 @@ from torch.nn import Parameter
 from penstock.cluster.worker.worker_group import ReductionMethod
 from penstock.pipeline.loader import Loaded
 from penstock.sampling.parts.requests import batch_messages
-from penstock.train.run_files.events import NoEvents
-from penstock.train.run_files.records import Events, NoRecords
+from penstock.train.run_files.events import Events
+from penstock.train.run_files.records import Records
 from penstock.train.session import Session
 from penstock.train.steps.group import DeviceSums
 from penstock.wire.channel import own_meter
@@ -23,7 +23,7 @@ _LARGE = 1 << 18
 """Pulls of at least so many bytes measure the speed of a link: smaller ones measure latency."""
 
 
-class Observer(NoRecords, NoEvents):
+class Observer(Records, Events):
     """Records for a loop that is measured. CPU time is taken, as processes of one host share its cores.
 
     A GPU's steps are timed by the clock, from a batch that is ready to computed gradients. Memory is reported with

@@ -9,7 +9,7 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
-from penstock.nn.derived import transposed
+from penstock.nn.aggregation import transposed
 from penstock.nn.operator_costs import WINDOW, Amounts, Processor, Sizes
 from penstock.progress import Progress
 from penstock.sampling import BatchKey, Block, MiniBatch, NeighbourSampler

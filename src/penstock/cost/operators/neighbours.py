@@ -5,9 +5,9 @@ import torch
 
 from penstock.cost.operators.dense import pass_work
 from penstock.cost.operators.entry import Operator, Run, Rung, block_sizes, rows, work_of
-from penstock.nn.aggregation import aggregate
+from penstock.nn.aggregation import aggregate, transposed
 from penstock.nn.attention import attend
-from penstock.nn.derived import transposed, with_self_loops
+from penstock.nn.derived import with_self_loops
 from penstock.nn.operator_costs import (
     Amounts,
     Processor,

@@ -68,7 +68,6 @@ class Transformer(nn.Module):
         self.own = nn.Linear(width_in, heads * size if concat else size)
 
     def forward(self, edges: Edges, x: Tensor) -> Tensor:
-        """The layer's output rows."""
         keys, values = self.key(x)[edges.source], self.value(x)[edges.source]
         if self.edge is not None:
             carried = self.edge(edges.attr)

@@ -8,7 +8,6 @@ class Dot(nn.Module):
     """Scores a pair by the inner product of its rows."""
 
     def forward(self, source: Tensor, target: Tensor, relation: Tensor | None = None) -> Tensor:
-        """[pairs]: the scores."""
         return (source * target).sum(-1)
 
 
@@ -20,7 +19,6 @@ class PairMlp(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def forward(self, source: Tensor, target: Tensor, relation: Tensor | None = None) -> Tensor:
-        """[pairs]: the scores."""
         result: Tensor = self.layers(source * target).squeeze(-1)
         return result
 
@@ -33,7 +31,7 @@ class EdgeClassifier(nn.Module):
         self.layers = nn.Sequential(nn.Linear(4 * width, hidden), nn.ReLU(), nn.Linear(hidden, width_out))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """[edges, classes]: the logits."""
+        """Logits [edges, classes], from the rows of the edges' ends."""
         ends = torch.cat([source, target, (source - target).abs(), source * target], dim=-1)
         result: Tensor = self.layers(ends)
         return result

@@ -38,7 +38,6 @@ class Join(nn.Module):
         self.head = None if jump == "none" else nn.Linear(width_in, width_out)
 
     def forward(self, outputs: list[Tensor]) -> Tensor:
-        """The joined rows."""
         if self.head is None:
             return outputs[-1]
         rows = torch.cat(outputs, dim=1) if self.jump == "cat" else torch.stack(outputs).amax(dim=0)

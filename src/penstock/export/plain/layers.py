@@ -15,13 +15,12 @@ class Sage(nn.Module):
         self.neighbours, self.own = nn.Linear(width_in, width_out), nn.Linear(width_in, width_out, bias=False)
 
     def forward(self, edges: Edges, x: Tensor) -> Tensor:
-        """The layer's output rows."""
         result: Tensor = self.neighbours(edges.combine(x, self.reduce)) + self.own(x)
         return result
 
 
 class Gcn(nn.Module):
-    """GCN, normalised by degrees."""
+    """The GCN layer: a sum over neighbours and the vertex itself, divided by the roots of both ends' degrees."""
 
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
@@ -29,7 +28,6 @@ class Gcn(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width_out))
 
     def forward(self, edges: Edges, x: Tensor) -> Tensor:
-        """The layer's output rows."""
         x = self.linear(x)
         root = (edges.totals(x) + 1).rsqrt()
         return root * edges.combine(root * x, "sum") + root * root * x + self.bias
@@ -45,7 +43,6 @@ class Gin(nn.Module):
         self.edge = nn.Linear(edge_width, width_in) if edge_width else None
 
     def forward(self, edges: Edges, x: Tensor) -> Tensor:
-        """The layer's output rows."""
         if self.edge is None:
             messages = edges.combine(x, "sum")
         else:
@@ -62,6 +59,5 @@ class Dense(nn.Module):
         self.linear = nn.Linear(width_in, width_out)
 
     def forward(self, edges: Edges, x: Tensor) -> Tensor:
-        """The layer's output rows."""
         result: Tensor = self.linear(x)
         return result

@@ -9,11 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penstock.nn.aggregation import (
+    AggregatedRows,
+    HostRows,
     Reduce,
     aggregate,
     aggregate_beside,
     aggregate_joined,
     edge_features,
+    is_constant,
     normalised_joined,
     normalised_sum,
     of_sources,
@@ -21,7 +24,6 @@ from penstock.nn.aggregation import (
 )
 from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import TableRows, compute_dtype
-from penstock.nn.input_rows import AggregatedRows, HostRows, is_constant
 from penstock.nn.layers.rgcn import own_terms
 from penstock.nn.operator_costs import Order
 from penstock.nn.order import (

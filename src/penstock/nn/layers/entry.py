@@ -10,8 +10,8 @@ from torch import nn
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
+from penstock.nn.aggregation import Aggregation
 from penstock.nn.device.input_attention import suits_inputs
-from penstock.nn.input_rows import Aggregation
 from penstock.nn.layers.attention import GATLayer, TransformerLayer, TypedGATLayer
 from penstock.nn.layers.convolutions import DenseLayer, GCNLayer, GINELayer, GINLayer, SAGELayer, TypedDenseLayer
 from penstock.nn.layers.hgt import HGTLayer

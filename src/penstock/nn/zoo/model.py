@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penstock.errors import PenstockError
+from penstock.nn.aggregation import AggregatedRows, HostRows
 from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import TableRows, compute_dtype
 from penstock.nn.drop import drop, rectify_later, relu_drop, skip_drop
-from penstock.nn.input_rows import AggregatedRows, HostRows
 from penstock.nn.layer_table import LAYERS, ModelOptions
 from penstock.nn.norm import BatchNorm
 from penstock.sampling.block import Block

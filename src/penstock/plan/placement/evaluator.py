@@ -37,12 +37,9 @@ class Budget:
     simulations: int | None = None
 
     def __post_init__(self) -> None:
-        if self.steps is not None and self.steps < 0:
-            raise PenstockError(f"The search's steps is {self.steps}: give 0 or more.", code="value-out-of-range")
-        if self.simulations is not None and self.simulations < 0:
-            raise PenstockError(
-                f"The search's simulations is {self.simulations}: give 0 or more.", code="value-out-of-range"
-            )
+        for name, count in (("steps", self.steps), ("simulations", self.simulations)):
+            if count is not None and count < 0:
+                raise PenstockError(f"The search's {name} is {count}: give 0 or more.", code="value-out-of-range")
         if self.seconds is not None and not (self.seconds > 0 and math.isfinite(self.seconds)):
             raise PenstockError(
                 f"The search's seconds is {self.seconds:g}: give a number above 0.", code="value-out-of-range"
@@ -204,9 +201,7 @@ class Walks:
 
 
 class Evaluator:
-    """Evaluates placements of one problem under one flow policy over the iterations of `amounts`
-    (the means, if None).
-    """
+    """Evaluates placements of a problem under one flow policy over the iterations of `amounts` (None: means)."""
 
     def __init__(
         self,

@@ -195,7 +195,7 @@ def walk_from(tables: Tables, machine_of_unit: Array) -> Walk:
 
 @njit(nogil=True, cache=True)
 def settle(tables: Tables, walk: Walk) -> None:
-    """Compute everything from `walk.units`."""
+    """Compute the tasks' machines, the links' bytes and flows and the use of machines from `walk.units` anew."""
     walk.link_bytes[:] = 0
     walk.link_flows[:] = 0
     walk.used[:] = 0

@@ -50,7 +50,7 @@ def memory_over_time(
     timeline: Timeline, placement: Array, held: Iterable[HeldMemory]
 ) -> dict[tuple[str, str], MemoryCurve]:
     """By machine and kind of device, what is held in a timeline whose tasks are placed on machines by number."""
-    numbers = {name: number for number, name in enumerate(timeline.load.task_names)}
+    numbers = timeline.load.item_numbers
     changes: dict[tuple[str, str], list[Array]] = {}
     for each in held:
         task = numbers[each.task]

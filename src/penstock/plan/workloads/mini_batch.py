@@ -28,7 +28,7 @@ from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS
 from penstock.simulate.amounts import Quantiles, Spread
 from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
-from penstock.store.parts.row_encoding import encoding_for
+from penstock.store.parts.requests import encoding_for
 from penstock.store.rows import by_counts
 
 # A training run as a workload: who sends what to whom, and what waits for what. A worker's pipeline is repeated:

@@ -100,9 +100,8 @@ def pack(bars: Iterable[GanttBar]) -> tuple[list[GanttBar], int]:
 def _timed(timeline: Timeline, path: Sequence[CriticalStep]) -> _Items:
     load = timeline.load
     critical = np.zeros(timeline.starts.shape, bool)
-    numbers = {load.item_name(item): item for item in range(load.items)}
     for step in path:
-        critical[step.iteration, numbers[step.name]] = True
+        critical[step.iteration, load.item_numbers[step.name]] = True
     iteration, item = np.nonzero(timeline.ends > timeline.starts)
     sizes = np.concatenate([np.zeros_like(timeline.case.amounts.seconds), timeline.case.amounts.sizes], axis=1)
     found = (each[iteration, item] for each in (timeline.starts, timeline.ends, sizes, critical))
@@ -152,7 +151,7 @@ def _flow_lanes(timeline: Timeline, flows: _Items, placement: Array) -> tuple[di
 
 
 def _kind_numbers(timeline: Timeline) -> Array:
-    return np.asarray(np.unique([*timeline.load.task_kinds, *timeline.load.flow_kinds], return_inverse=True)[1])
+    return np.asarray(np.unique(timeline.load.item_kinds, return_inverse=True)[1])
 
 
 def _bars(
@@ -170,7 +169,7 @@ def _bars(
     np.maximum.at(ends, group, items.end)
     sizes = np.bincount(group, weights=items.bytes).tolist()
     critical = (np.bincount(group, weights=items.critical) > 0).tolist()
-    kinds = [*load.task_kinds, *load.flow_kinds]
+    kinds = load.item_kinds
     out: dict[int, list[GanttBar]] = {}
     for place, at in enumerate(first.tolist()):
         item, iteration = int(items.item[at]), int(items.iteration[at])

@@ -193,7 +193,7 @@ class Drawing(NamedTuple):
 
 def drawing_of(timeline: Timeline, laid: Merged, path: Sequence[CriticalStep]) -> Drawing:
     """Everything the script draws: the axis, the critical path, the machines and the links."""
-    kinds = list(dict.fromkeys([*timeline.load.task_kinds, *timeline.load.flow_kinds]))
+    kinds = list(dict.fromkeys(timeline.load.item_kinds))
     names: dict[str, int] = {}
     writer = _Writer(timeline.makespan, {kind: place for place, kind in enumerate(kinds)}, names)
     bands: list[dict[str, Any]] = []

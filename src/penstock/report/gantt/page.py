@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.formatting import counted, percent
 from penstock.graph.arrays import Array
-from penstock.graph.files import write_whole
+from penstock.graph.files import check_ending, write_whole
 from penstock.report.gantt.bars import GanttBar, Merged, lay_out, pack
 from penstock.report.gantt.drawing import (
     SCRIPT,
@@ -188,8 +187,6 @@ def _amount(value: float, unit: str) -> str:
 
 # Writes a timeline in the form that its file's extension names: a page, or a trace for Perfetto and Chrome.
 
-_FORMS = (".html", ".json")
-
 
 def write_timeline(shown: Shown, path: Path) -> None:
     """Write a page (.html) or a Perfetto trace (.json); the timeline must have been made with `segments`."""
@@ -199,14 +196,7 @@ def write_timeline(shown: Shown, path: Path) -> None:
 
 def check_form(path: Path) -> None:
     """Refuse a name that ends in neither .html nor .json, or a folder that does not exist, before the simulation."""
-    if path.suffix not in _FORMS:
-        raise PenstockError(
-            f"{path} is neither a page nor a trace: end its name in .html or .json.", code="invalid-value"
-        )
-    if not path.parent.is_dir():
-        raise PenstockError(
-            f"The folder {path.parent} does not exist: make it, or write {path.name} elsewhere.", code="file-not-found"
-        )
+    check_ending(path, "neither a page nor a trace", ".html", ".json")
 
 
 _SLOTS = 1000
@@ -221,7 +211,7 @@ def trace_text(timeline: Timeline, placement: Array) -> str:
 
 def _slices(timeline: Timeline, placement: Array) -> Iterator[dict[str, Any]]:
     load = timeline.load
-    kinds = [*load.task_kinds, *load.flow_kinds]
+    kinds = load.item_kinds
     homes = np.concatenate([placement, placement[load.sources]])
     targets = placement[load.targets]
     on_path = {(step.name, step.iteration): step for step in critical_path(timeline)}

@@ -17,8 +17,7 @@ from penstock.sampling.device.program import DeviceProgram
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import on_stream, stream_maker
 from penstock.sampling.device.typed import new_slot
-from penstock.sampling.lists import check_seeds
-from penstock.sampling.relabel import PerThread
+from penstock.sampling.lists import PerThread, check_seeds
 
 _FIRST_ROOM = 1 << 22
 """Upper bound on the rows and edges of a hop that a sampler starts with; it grows when a batch lacks room."""

@@ -200,10 +200,7 @@ class EdgeBatcher:
         return positives
 
     def batch_of_pairs(self, pairs: Array, key: BatchKey, times: Array | None = None) -> EdgeBatch:
-        """The batch of (source, destination) pairs [m, 2] that need not be in the lists, such as held-out ones.
-
-        `times` has one for each pair where edges have times.
-        """
+        """The batch of pairs [m, 2], which need not be in the lists, with a time for each where edges have times."""
         positives = self._pairs_given(pairs)
         if times is not None:
             positives = replace(positives, time=_comparable(times))
@@ -301,15 +298,18 @@ def number_ends(
     wrong_destination: Array,
     wrong_source: Array,
 ) -> tuple[dict[str, Array], list[Array]]:
-    """`nodes` of an `EdgeBatch`, and the rows of each of the ends, in the order given."""
-    return _number(
-        [
-            (source_type, source),
-            (destination_type, destination),
-            (destination_type, wrong_destination),
-            (source_type, wrong_source),
-        ]
-    )
+    """`nodes` of an `EdgeBatch`, in order of first appearance, and the rows of each of the ends, in the order given."""
+    types = source_type, destination_type, destination_type, source_type
+    nodes, rows = dict[str, Array](), [source, destination, wrong_destination, wrong_source]
+    for node_type in dict.fromkeys(types):
+        chosen = [i for i, kind in enumerate(types) if kind == node_type]
+        flat = np.concatenate([rows[i].ravel() for i in chosen])
+        found, places = np.empty(len(flat), np.int64), np.empty(len(flat), np.int64)
+        nodes[node_type] = found[: _first_appearances(flat, found, places)].copy()
+        ends = np.cumsum([rows[i].size for i in chosen])
+        for i, some in zip(chosen, np.split(places, ends[:-1]), strict=True):
+            rows[i] = some.reshape(rows[i].shape)
+    return nodes, rows
 
 
 def _number_at(
@@ -327,21 +327,6 @@ def _number_at(
 def _comparable(times: Array) -> Array:
     """Times as int64 or float64."""
     return times.astype(np.float64 if times.dtype.kind == "f" else np.int64)
-
-
-def _number(parts: list[tuple[str, Array]]) -> tuple[dict[str, Array], list[Array]]:
-    """The different vertices of each node type in order of first appearance, and the row of each vertex given."""
-    nodes: dict[str, Array] = {}
-    rows: list[Array] = [vertices for _, vertices in parts]
-    for node_type in dict.fromkeys(node_type for node_type, _ in parts):
-        chosen = [i for i, (kind, _) in enumerate(parts) if kind == node_type]
-        flat = np.concatenate([parts[i][1].ravel() for i in chosen])
-        found, places = np.empty(len(flat), np.int64), np.empty(len(flat), np.int64)
-        nodes[node_type] = found[: _first_appearances(flat, found, places)].copy()
-        ends = np.cumsum([parts[i][1].size for i in chosen])
-        for i, some in zip(chosen, np.split(places, ends[:-1]), strict=True):
-            rows[i] = some.reshape(parts[i][1].shape)
-    return nodes, rows
 
 
 @njit(nogil=True, cache=True, writes=("sources", "destinations", "copies"))
@@ -395,11 +380,7 @@ def _first_appearances(values: Array, found: Array, places: Array) -> int:
 
 
 def share_of(batch: EdgeBatch, rows: Array) -> EdgeBatch:
-    """The positives at some positions of a batch, with their negatives; nothing is drawn anew, and `exclude` stays
-    whole.
-
-    Negatives that several positives share stay with each worker that has one of them.
-    """
+    """The positives at some positions with their negatives, drawn as for the whole, whose `exclude` stays."""
     wrong_destination, group = _of_rows(batch.negative_destination_rows, batch.group, rows)
     wrong_source, other = _of_rows(batch.negative_source_rows, batch.group, rows)
     source_type, _, destination_type = batch.edge_type

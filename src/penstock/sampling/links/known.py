@@ -172,10 +172,7 @@ def known_edges(
     reverse: Reverse = "auto",
     times: Array | None = None,
 ) -> KnownEdges:
-    """The lists of an edge type and, where given, held-out [m, 2] pairs (in both directions if it is symmetric).
-
-    `times` are those of the lists' edges, where an edge is true from then on.
-    """
+    """The lists of an edge type, true from their `times` on, and held-out pairs, both ways if symmetric."""
     edge_type = chosen_edge_type(graph, edge_type)
     if graph.is_part:
         raise PenstockError(

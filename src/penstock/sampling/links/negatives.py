@@ -1,7 +1,7 @@
 """Negative-sampling policies: uniform, joint and in-batch, their interface, and true edges among negatives."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -50,42 +50,45 @@ class DrawnNegatives:
     clashes: int = 0
 
 
-class NegativePolicy(Protocol):
+class NegativePolicy:
     """How negatives are chosen. `corrupt` says which ends are replaced: with `both` each end has its own."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-    shared: ClassVar[bool]
+    shared: ClassVar[bool] = True
     """Whether several positives have the same negatives."""
 
-    @property
-    def corrupt(self) -> Corrupt:
-        """The ends that are replaced."""
-        ...
+    corrupt: Corrupt
+    filtered: bool
+    """Whether true edges are no negatives."""
+
+    def __post_init__(self) -> None:
+        k = getattr(self, "k", 1)
+        if k < 1:
+            raise PenstockError(
+                f"The number of negatives for each positive is {k}: give 1 or more.", code="value-out-of-range"
+            )
+        if self.corrupt not in ("destination", "source", "both"):
+            raise PenstockError(
+                f"Negatives cannot replace {self.corrupt!r}: choose destination, source or both.", code="unknown-name"
+            )
 
     def per_positive(self, positives: int) -> int:
         """The number of negatives at one end of each positive, in a batch of so many."""
-        ...
+        return int(getattr(self, "k", positives))
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """Vertices that replace `end`; a pure function of its arguments."""
-        ...
+        raise NotImplementedError
 
 
-def check_policy(k: int, corrupt: str) -> None:
-    """Validate the options that all policies share."""
-    if k < 1:
+def _candidates(known: KnownEdges, end: End) -> int:
+    """The number of vertices that can replace an end: two or more."""
+    count = known.candidates(end)
+    if count < 2:
         raise PenstockError(
-            f"The number of negatives for each positive is {k}: give 1 or more.", code="value-out-of-range"
+            f"There is only one vertex that can be the {end}: negatives need at least two.", code="missing-data"
         )
-    check_corrupt(corrupt)
-
-
-def check_corrupt(corrupt: str) -> None:
-    """Validate which ends are replaced."""
-    if corrupt not in ("destination", "source", "both"):
-        raise PenstockError(
-            f"Negatives cannot replace {corrupt!r}: choose destination, source or both.", code="unknown-name"
-        )
+    return count
 
 
 # True edges among negatives that many positives share. A search for every positive and every negative would take longer
@@ -186,7 +189,7 @@ STEP = np.uint64(64)
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(NegativePolicy):
     """`k` vertices per positive, drawn uniformly with repeats from all but its own end.
 
     With `filtered`, a draw that makes a true edge is drawn again. The draws of a positive follow from the batch's key
@@ -199,19 +202,9 @@ class Uniform:
     corrupt: Corrupt = "destination"
     filtered: bool = False
 
-    def __post_init__(self) -> None:
-        check_policy(self.k, self.corrupt)
-
-    def per_positive(self, positives: int) -> int:
-        return self.k
-
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """Negatives of shape [positives, k]."""
-        count = known.candidates(end)
-        if count < 2:
-            raise PenstockError(
-                f"There is only one vertex that can be the {end}: negatives need at least two.", code="missing-data"
-            )
+        count = _candidates(known, end)
         out = np.empty((len(positives), self.k), np.int64)
         mask = np.ones(out.shape, np.bool_)
         clashes = _draw_uniform(
@@ -283,7 +276,7 @@ def _draw_uniform(
 
 
 @dataclass(frozen=True)
-class Joint:
+class Joint(NegativePolicy):
     """`k` vertices for every `group` positives (None: for the whole batch), drawn uniformly with repeats.
 
     A vertex is masked for the positives whose own end it is and, with `filtered`, for those with which it makes a true
@@ -292,30 +285,21 @@ class Joint:
     counts for a positive, every vertex that makes no true edge is equally likely.
     """
 
-    shared: ClassVar[bool] = True
-
     k: int = 64
     group: int | None = None
     corrupt: Corrupt = "destination"
     filtered: bool = False
 
     def __post_init__(self) -> None:
-        check_policy(self.k, self.corrupt)
+        super().__post_init__()
         if self.group is not None and self.group < 1:
             raise PenstockError(
                 f"group is {self.group}: give 1 or more positives that share negatives.", code="value-out-of-range"
             )
 
-    def per_positive(self, positives: int) -> int:
-        return self.k
-
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """Negatives of shape [groups, k]."""
-        count = known.candidates(end)
-        if count < 2:
-            raise PenstockError(
-                f"There is only one vertex that can be the {end}: negatives need at least two.", code="missing-data"
-            )
+        count = _candidates(known, end)
         group = max(1, min(self.group or len(positives), len(positives)))
         starts = np.arange(0, len(positives), group)
         vertices = np.empty((len(starts), self.k), np.int64)
@@ -344,24 +328,15 @@ def _draw_joint(key: np.uint64, count: int, attempt: int, useless: Array, vertic
 
 
 @dataclass(frozen=True)
-class InBatch:
+class InBatch(NegativePolicy):
     """The ends of all other positives of the batch are each positive's negatives.
 
     Vertices occur as often as they have edges, so popular ones are negatives more often: the known bias of the method.
     With `filtered`, true edges are masked.
     """
 
-    shared: ClassVar[bool] = True
-
     corrupt: Corrupt = "destination"
     filtered: bool = False
-
-    def __post_init__(self) -> None:
-        check_corrupt(self.corrupt)
-
-    def per_positive(self, positives: int) -> int:
-        """The number of positives of the batch."""
-        return positives
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
         """[1, positives] vertices; a positive's own end is masked wherever it occurs."""

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from penstock.sampling.parts.requests import (
     ItemsRequest,
     batch_messages,
     batch_received,
+    malformed,
     read_body,
 )
 from penstock.sampling.relations import Relation
@@ -63,14 +64,6 @@ class HoldoutSampler:
         return self.lacking({edge_key(kind): rule for kind, rule in (absent or {}).items()}).sample(seeds, key, **more)
 
 
-class Sampler(Protocol):
-    """Any sampler of the registry. The parameters of `sample` beside seeds and key show what it supports."""
-
-    @property
-    def sample(self) -> Callable[..., MiniBatch]:
-        """`sample(seeds, key, ...)`: the batch of some seeds."""
-
-
 Said = TypeVar("Said")
 _AGAIN = 0.05
 """Seconds before a task whose sampler is not ready yet is asked again."""
@@ -83,13 +76,13 @@ class SamplerNotReady(PenstockError):  # noqa: N818
         super().__init__(sentence, code="not-available")
 
 
-def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) -> None:
+def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Any]) -> None:
     """Answer "batch" and "items" with some samplers, by name, which ask owners elsewhere; None: not ready yet.
 
     Do not use an endpoint that also serves lists: its threads would wait for each other's draws in a circle.
     """
 
-    def named(name: str) -> Sampler:
+    def named(name: str) -> Any:
         if name not in samplers:
             raise PenstockError(
                 f"{endpoint.name} has no sampler {name!r}{nearest(name, samplers)}", code="unknown-name"
@@ -119,10 +112,7 @@ def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) ->
 
 
 class RemoteSampler:
-    """Samples through other tasks' samplers, with the same results. Any thread may call it.
-
-    The batch's number decides which task draws it, so that a repeated request goes to the same one.
-    """
+    """Samples through other tasks, for any thread; a batch's number decides which task draws it."""
 
     def __init__(
         self,
@@ -146,10 +136,7 @@ class RemoteSampler:
         times: Array | Mapping[str, Array] | None = None,
         places: Array | Mapping[str, Array] | None = None,
     ) -> MiniBatch:
-        """The batch of some different seeds: an array for a graph of one type, or arrays by type.
-
-        Other arguments are as for the tasks' samplers; with `times`, `places` must be given too.
-        """
+        """The batch of some different seeds, an array or arrays by type; `places` must come with `times`."""
         given = self._by_type(seeds)
         seen = _in_order(times, given), _in_order(places, given)
         return self._batch(given, isinstance(seeds, Mapping), key, exclude, absent, *seen)
@@ -160,10 +147,7 @@ class RemoteSampler:
         message = Message("items", ItemsRequest(sampler=self._sampler).model_dump())
         (found,) = _when_ready(lambda: channel.start(message).result()).arrays
         if found.ndim != 1 or found.dtype != np.int64 or (np.diff(found) <= 0).any():
-            raise PenstockError(
-                f"{channel.peer} sent an answer without valid items: check that it runs the same release.",
-                code="malformed-message",
-            )
+            raise malformed(channel.peer, "sent an answer without valid items")
         return found
 
     def sample_items(self, items: Array, key: BatchKey) -> MiniBatch:
@@ -252,7 +236,7 @@ def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:
     return found
 
 
-def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> MiniBatch:
+def _sampled(sampler: Any, asked: BatchRequest, arrays: Sequence[Array]) -> MiniBatch:
     """The batch that a request asks for; the sampler validates seeds and excluded edges."""
     key = BatchKey(*asked.key)
     more: dict[str, Any] = {}
@@ -297,10 +281,7 @@ def _checked_seen(asked: BatchRequest, times: Array, places: Array) -> dict[str,
     """Times and positions of all seeds; the sampler validates times."""
     count = sum(asked.seeds.values())
     if places.shape != (count,) or times.shape != (count,) or places.dtype != np.int64:
-        raise PenstockError(
-            "A request for a batch does not have one time for each seed: check that the worker runs the same release.",
-            code="malformed-message",
-        )
+        raise malformed("The worker", "sent a request for a batch without one time for each seed")
     return {"times": times, "places": places}
 
 
@@ -308,20 +289,12 @@ def _apart(asked: BatchRequest, arrays: Sequence[Array]) -> tuple[dict[str, Arra
     """Seeds by type and excluded edges by relation."""
     wanted = 1 if asked.excluded is None else 2
     if len(arrays) != wanted or arrays[0].shape != (sum(asked.seeds.values()),):
-        raise PenstockError(
-            "A request for a batch does not have the seeds that its header lists: check that the worker runs the same"
-            " release.",
-            code="malformed-message",
-        )
+        raise malformed("The worker", "sent a request for a batch without the seeds that its header lists")
     seeds = dict(zip(asked.seeds, _cut(arrays[0], list(asked.seeds.values())), strict=True))
     if asked.excluded is None:
         return seeds, None
     if arrays[1].shape != (2, sum(asked.excluded.values())):
-        raise PenstockError(
-            "A request for a batch does not have the excluded edges that its header lists: check that the worker runs"
-            " the same release.",
-            code="malformed-message",
-        )
+        raise malformed("The worker", "sent a request for a batch without the excluded edges that its header lists")
     return seeds, dict(zip(asked.excluded, _cut(arrays[1], list(asked.excluded.values())), strict=True))
 
 

@@ -18,7 +18,7 @@ from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import Channels, PartedLists, VertexTimedLists
-from penstock.sampling.parts.requests import Name, StrictRequest, Whole, read_body
+from penstock.sampling.parts.requests import PLAIN_DRAWS, DrawSettings, Name, StrictRequest, read_body
 from penstock.sampling.relations import Relation
 from penstock.sampling.temporal import OF_NODES, Clock
 from penstock.sampling.typed import TypedNeighbourSampler
@@ -32,20 +32,14 @@ EdgeTimes = Callable[[str, Array], Array]
 def parted_sampler(
     partition: Partition,
     fanouts: Sequence[int | Mapping[Relation, int]],
-    replace: bool = False,
-    weight: str | None = None,
+    *,
     totals: bool = False,
     edges: bool = False,
-    time: str | None = None,
     relabel: str = "auto",
-    *,
+    ages: bool = False,
     local: Mapping[int, OwnedPart] | None = None,
     channels: Channels | None = None,
-    absent: Mapping[EdgeType, HeldOutRule] | None = None,
-    vertex_times: Array | None = None,
-    edge_times: EdgeTimes | None = None,
-    uniform: bool = False,
-    ages: bool = False,
+    **how: Any,
 ) -> NeighbourSampler | TypedNeighbourSampler:
     """A neighbour sampler, for one type or several as the graph has; other arguments are as for `parted_lists`.
 
@@ -54,18 +48,7 @@ def parted_sampler(
     blocks hold the ages of edges.
     """
     local, channels = _reached(partition, local, channels)
-    lists = parted_lists(
-        partition,
-        replace,
-        weight,
-        time,
-        local=local,
-        channels=channels,
-        absent=absent,
-        vertex_times=vertex_times,
-        edge_times=edge_times,
-        uniform=uniform,
-    )
+    lists = parted_lists(partition, local=local, channels=channels, **how)
     readable = lists.readable
     if len(readable.counts) > 1 or len(readable.relations) > 1:
         return TypedNeighbourSampler.over(readable, fanouts, totals, relabel, edges, lists.clocks)
@@ -108,7 +91,8 @@ def parted_lists(
         )
     whole = by_vertex and weight is not None
     bound = {} if time is None or by_vertex else _relations_with(local, channels, time)
-    readable = readable_parts(partition, local, channels, replace, weight, absent, shared, bound, whole, uniform)
+    how = DrawSettings(replace, weight, uniform=uniform, shared=shared, whole=whole)
+    readable = readable_parts(partition, local, channels, how, absent, bound)
     if time is None:
         return ReadableLists(readable, {})
     if by_vertex and vertex_times is not None:
@@ -215,69 +199,41 @@ def readable_parts(
     partition: Partition,
     local: Mapping[int, OwnedPart],
     channels: Channels,
-    replace: bool = False,
-    weight: str | None = None,
+    how: DrawSettings = PLAIN_DRAWS,
     absent: Mapping[EdgeType, HeldOutRule] | None = None,
-    shared: bool = False,
     times: Mapping[EdgeType, str] | None = None,
-    whole: bool = False,
-    uniform: bool = False,
 ) -> Readable:
-    """A partitioned graph as samplers see it; `whole`: its lists are returned whole instead of drawn.
-
-    `times` are the fields with the edges' times of the relations that obey time.
-    """
-    book, absent, times = partition.book, absent or {}, times or {}
-    kinds = edge_types_in(local, channels)
-    relations = {
-        kind: PartedLists(
-            kind,
-            book,
-            {
-                index: part.lists(kind, replace, weight, absent.get(kind), times.get(kind), uniform)
-                for index, part in local.items()
-            },
-            channels,
-            replace,
-            weight,
-            absent.get(kind),
-            shared,
-            times.get(kind),
-            whole,
-            uniform,
-        )
-        for kind in kinds
-    }
+    """A partitioned graph as samplers see it; `absent` and `times` are those of `how`, by relation."""
+    book, relations = partition.book, {}
+    for kind in edge_types_in(local, channels):
+        own = how._replace(absent=(absent or {}).get(kind), time=(times or {}).get(kind))
+        here = {index: part.lists(kind, own) for index, part in local.items()}
+        relations[kind] = PartedLists(kind, book, here, channels, own)
     counts = {name: book.count(name) for name in book.node_types}
     return Readable(counts, relations, {name: partition.original(name) for name in book.node_types})
 
 
 def edge_types_in(local: Mapping[int, OwnedPart], channels: Channels) -> list[EdgeType]:
     """The relations of a partitioned graph, in stored order."""
-    return list(next(iter(local.values())).graph.edges) if local else edge_types_of(channels(0), 0)
+    return list(_edge_fields_in(local, channels))
 
 
 def _edge_fields_in(local: Mapping[int, OwnedPart], channels: Channels) -> dict[EdgeType, list[str]]:
     """The names of the fields of edges, by relation in stored order."""
     if local:
         return {kind: list(edges.fields) for kind, edges in next(iter(local.values())).graph.edges.items()}
-    return {(each.type[0], each.type[1], each.type[2]): each.fields for each in _relations_of(channels(0), 0)}
+    return edge_fields_of(channels(0), 0)
 
 
-def edge_types_of(channel: Channel, part: int) -> list[EdgeType]:
-    """The relations of a graph, in stored order, as reported by the owner of a part."""
-    return [(each.type[0], each.type[1], each.type[2]) for each in _relations_of(channel, part)]
-
-
-def _relations_of(channel: Channel, part: int) -> "list[_Relation]":
-    """The description of its relations by the owner of a part."""
+def edge_fields_of(channel: Channel, part: int) -> dict[EdgeType, list[str]]:
+    """The names of the fields of edges, by relation in stored order, as reported by the owner of a part."""
     held = read_body(channel.call(Message("lists")), _Held)
     if str(part) not in held.parts:
         raise PenstockError(
             f"{channel.peer} does not hold part {part}: give the channel of the task that holds it.",
             code="not-available",
         )
-    return held.parts[str(part)].relations
+    return {(each.type[0], each.type[1], each.type[2]): each.fields for each in held.parts[str(part)]}
 
 
 def _nobody(part: int) -> Channel:
@@ -287,23 +243,10 @@ def _nobody(part: int) -> Channel:
     )
 
 
-class _Nodes(StrictRequest):
-    first: Whole
-    count: Whole
-    total: Whole
-
-
 class _Relation(StrictRequest):
     type: Annotated[list[Name], Field(min_length=3, max_length=3)]
-    key: Name
-    edges: Whole
     fields: list[str]
 
 
-class _Part(StrictRequest):
-    nodes: dict[str, _Nodes]
-    relations: list[_Relation]
-
-
 class _Held(StrictRequest):
-    parts: dict[str, _Part]
+    parts: dict[str, list[_Relation]]

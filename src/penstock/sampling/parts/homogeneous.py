@@ -6,7 +6,7 @@ ranges of the new numbers: their concatenated lists are those of the graph in it
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +17,12 @@ from penstock.kernels import njit
 from penstock.partition.folder import Partition
 from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.homogeneous import Homogeneous, NeighbourLists, WholeGraph
-from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
+from penstock.sampling.lists import DirectRows, DrawnNeighbours, HashedRows, ListSource, Readers, Rows
 from penstock.sampling.neighbours import ALL
 from penstock.sampling.parts.graph import readable_parts
 from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import Channels
-from penstock.sampling.relabel import DirectRows, HashedRows, Rows
 
 _ANY = np.uint64(0)
 """Whole lists involve no random draw, so any key serves."""
@@ -118,30 +117,22 @@ class BatchReader:
 # other features are fetched.
 
 
-class WholeSampler(Protocol):
-    """Draws a batch for all workers, from seeds or from items of its own."""
-
-    def sample(self, seeds: Array, key: BatchKey, /) -> MiniBatch:
-        """The batch of some different seeds or items."""
-        ...
-
-
 class SharedSampler:
     """Samples a share of every batch; `items` are those of an epoch, where the sampler finds its own seeds."""
 
     def __init__(
         self,
         graph: PartedGraph,
-        sampler: WholeSampler,
+        sampler: Any,
         share: Callable[[Array], Array] | None = None,
         every_row: bool = False,
         every_input: bool = False,
         edges: bool = False,
     ) -> None:
-        """`share` returns the positions of this worker's vertices among those given by number in the partitioned graph;
-        None: all are. With `every_row` a share holds all rows of all layers but the last; with `every_input` also this
-        worker's share of the batch's vertices, so that all workers together have all of them. With `edges` blocks have
-        the numbers of their edges, where the sampler knows them.
+        """`sampler` draws a batch for all workers, from seeds or items. `share` returns the positions of this worker's
+        vertices among those given by number in the partitioned graph; None: all are. With `every_row` a share holds
+        all rows of all layers but the last; with `every_input` also this worker's share of the batch's vertices, so
+        that all workers together have all of them. With `edges` blocks have the numbers of their edges, where known.
         """
         self.node_type, self.items = graph.node_type, getattr(sampler, "items", None)
         self._names, self._sampler, self._share = graph.names, sampler, share
@@ -151,7 +142,7 @@ class SharedSampler:
         """This worker's share of the batch of some different seeds or items, with the number of the whole batch's
         seeds.
         """
-        batch = self._sampler.sample(seeds, key)
+        batch: MiniBatch = self._sampler.sample(seeds, key)
         if not self._edges:
             for block in batch.blocks:
                 block.edges = None

@@ -19,6 +19,7 @@ from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.labor import draw_shared
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import DrawnNeighbours, Lists, Readers
+from penstock.sampling.parts.requests import PLAIN_DRAWS, DrawSettings
 from penstock.sampling.relations import Relation, edge_type_named
 from penstock.sampling.temporal import OF_NODES, Clock, clocks_of
 
@@ -69,61 +70,37 @@ class OwnedPart:
     def names_of_sources(self, kind: EdgeType) -> Array:
         """The original numbers of a relation's sources, in all parts."""
         if self._all_names is None:
-            raise PenstockError(
-                f"The original numbers of the sources of {self.graph.name!r} are not known: open its partition.",
-                code="missing-data",
-            )
+            raise _unknown("original numbers of the sources", self.graph.name)
         return self._all_names[kind[0]]
 
     def places(self, kind: EdgeType, name: str) -> Array:
         """The positions before partitioning of the part's held-out pairs of a split."""
         if self._places is None:
-            raise PenstockError(
-                f"The positions of held-out pairs in {self.graph.name!r} are not known: open its partition.",
-                code="missing-data",
-            )
+            raise _unknown("positions of held-out pairs", self.graph.name)
         return self._places(kind, name)
 
-    def lists(
-        self,
-        relation: Relation,
-        replace: bool = False,
-        weight: str | None = None,
-        absent: HeldOutRule | None = None,
-        time: str | None = None,
-        uniform: bool = False,
-    ) -> "PartLists":
-        """The lists of a relation, drawn uniformly or in proportion to a field; without edges that are `absent`.
-
-        With `uniform` the field's weights scale messages, and do not decide what is drawn. `time` is a field with the
-        edges' times, for which readers then have limits. Lists without some edges are a copy: the newest of each
-        relation is kept.
-        """
+    def lists(self, relation: Relation, how: DrawSettings = PLAIN_DRAWS) -> "PartLists":
+        """The lists of a relation, drawn as `how` says; of copies without some edges the newest is kept."""
         kind = self.kind_named(relation)
-        named = kind, weight, time, absent
+        named = kind, how.weight, how.time, how.absent
         with self._lock:
             if named not in self._lists:
                 made = self._made(*named)
                 older = [key for key in self._lists if key[:3] == named[:3] and key[3] is not None]
-                for key in older if absent is not None else ():
+                for key in older if how.absent is not None else ():
                     del self._lists[key]
                 self._lists[named] = made
             lists, stored = self._lists[named]
         source_names = None if self._all_names is None else self._all_names[kind[0]]
-        return PartLists(self.graph, kind, lists.drawn(replace, uniform), source_names, stored)
+        return PartLists(self.graph, kind, lists.drawn(how.replace, how.uniform), source_names, stored)
 
     def _made(self, kind: EdgeType, weight: str | None, time: str | None, absent: HeldOutRule | None) -> "_Made":
         edges, where = self.graph.edges[kind], f"{edge_key(kind)} of {self.graph.name!r}"
         stored = None
         if absent is not None:
-            if self._all_names is None:
-                raise PenstockError(
-                    f"The original numbers of the sources of {where} are not known: open its partition.",
-                    code="missing-data",
-                )
             fields = {name: edges.fields[name] for name in edges.fields if name == weight}
             bare = EdgeSet(edges.indptr, edges.indices, fields)
-            ends = self._all_names[kind[0]], self._names[kind[2]]
+            ends = self.names_of_sources(kind), self._names[kind[2]]
             edges, left = absent.taken_from(bare, *ends), partial(absent.leaves, bare, *ends)
             stored = cache(lambda: np.flatnonzero(left()))
         return _Made(Lists(edges, where, self._names[kind[2]], False, weight, self._clock(kind, time, absent)), stored)
@@ -144,6 +121,10 @@ class OwnedPart:
                 code="field-missing",
             )
         return clocks[kind]
+
+
+def _unknown(what: str, name: str) -> PenstockError:
+    return PenstockError(f"The {what} of {name!r} are not known: open its partition.", code="missing-data")
 
 
 class _Made(NamedTuple):
@@ -192,10 +173,7 @@ class PartLists:
         seen: Seen | None = None,
         positions: bool = False,
     ) -> DrawnNeighbours:
-        """One hop's draws for vertices of this part; `excluded` are edges [2, m], sources above destinations.
-
-        `seen`, for lists that obey time: each vertex's tree and time.
-        """
+        """One hop's draws; `excluded` are edges [2, m], `seen` each vertex's tree and time in lists by time."""
         drawn = self._lists.draw(self._readers(vertices, excluded, seen), key, fanout, positions)
         if drawn.positions is None or self._stored is None:
             return drawn
@@ -204,10 +182,7 @@ class PartLists:
     def draw_shared(self, vertices: Array, key: np.uint64, fanout: int) -> DrawnNeighbours:
         """One hop's draws by LABOR, with weights (see `sampling.labor`); a fan-out of -1: all."""
         if self._source_names is None:
-            raise PenstockError(
-                f"The original numbers of the sources of {self._name!r} are not known: open its partition.",
-                code="missing-data",
-            )
+            raise _unknown("original numbers of the sources", self._name)
         edges, rows, most = self._edges, self._local(vertices), fanout if fanout >= 0 else np.iinfo(np.int64).max
         indptr, positions = draw_shared(edges.indptr, edges.indices, self._source_names, key, most, rows)
         lengths = (edges.indptr[1:][rows] - edges.indptr[:-1][rows]).astype(np.float32)

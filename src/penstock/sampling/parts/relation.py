@@ -24,6 +24,7 @@ from penstock.sampling.parts.requests import (
     StrictRequest,
     Whole,
     counts_received,
+    malformed,
     numbers_received,
     read_body,
 )
@@ -202,6 +203,4 @@ def _owner(part: int) -> str:
 
 
 def _wrong(part: int, what: str) -> PenstockError:
-    return PenstockError(
-        f"{_owner(part)} answered with {what}: check that it runs the same release.", code="malformed-message"
-    )
+    return malformed(_owner(part), f"answered with {what}")

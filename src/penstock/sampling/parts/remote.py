@@ -13,17 +13,17 @@ from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.partition.owners import Book, split_by_owner
-from penstock.sampling.exclusion import Exclusion
-from penstock.sampling.links.edge_split import HeldOutRule
+from penstock.sampling.exclusion import NOTHING, Exclusion
 from penstock.sampling.lists import DrawnNeighbours, Lists, ListSource, Readers
 from penstock.sampling.neighbours import ALL
 from penstock.sampling.parts.owner import PartLists, Seen
 from penstock.sampling.parts.requests import (
     DrawRequest,
-    HeldOutRuleForm,
+    DrawSettings,
     TotalsRequest,
     counts_received,
     floats_received,
+    malformed,
     numbers_received,
 )
 from penstock.sampling.temporal import Clock
@@ -67,10 +67,7 @@ def stitch_draws(
     weighted: bool,
     positioned: bool = False,
 ) -> DrawnNeighbours:
-    """The merged draws of `count` rows, sources as `dtype`. A piece has as many sources as its counts say.
-
-    Pieces have weights where `weighted`, and positions where `positioned`.
-    """
+    """The merged draws of `count` rows, with weights where `weighted` and positions where `positioned`."""
     indptr = np.zeros(count + 1, np.int64)
     for part, group in groups.items():
         indptr[group.rows + 1] = pieces[part].counts
@@ -188,28 +185,12 @@ class PartedLists:
     """Draws from local parts directly, while the owners of the others draw from theirs."""
 
     def __init__(
-        self,
-        kind: EdgeType,
-        book: Book,
-        local: Mapping[int, PartLists],
-        channels: Channels,
-        replace: bool = False,
-        weight: str | None = None,
-        absent: HeldOutRule | None = None,
-        shared: bool = False,
-        time: str | None = None,
-        whole: bool = False,
-        uniform: bool = False,
+        self, kind: EdgeType, book: Book, local: Mapping[int, PartLists], channels: Channels, how: DrawSettings
     ) -> None:
-        """`local` must draw as `replace`, `weight`, `absent`, `time` and `uniform` say; requests pass these to other
-        owners.
-
-        `shared`: rows share their draws, as in LABOR. `whole`: lists are returned whole instead of drawn.
-        """
-        self.weighted, self.replace, self.uniform = weight is not None, replace, uniform and weight is not None
-        self._relation, self._weight, self._local, self._channels = edge_key(kind), weight, local, channels
-        self._shared, self._time, self._whole = shared, time, whole
-        self._absent = None if absent is None else HeldOutRuleForm.of(absent)
+        """`local` must draw as `how` says; requests pass that on to other owners."""
+        self.weighted = how.weight is not None
+        self._how = how._replace(uniform=how.uniform and self.weighted)
+        self._relation, self._local, self._channels = edge_key(kind), local, channels
         self._book, self._bounds = book, book.bounds(kind[2])
         self._num_sources = book.count(kind[0])
 
@@ -220,41 +201,26 @@ class PartedLists:
         """
         first_edges = self._book.edge_bounds(self._relation) if edges else None
         groups = self._groups(readers)
-        asked = {}
+        draw, asked = {"key": int(key), "fanout": fanout, "positions": edges, **self._how.fields()}, {}
         for part, group in groups.items():
             if part not in self._local:
-                body = DrawRequest(
-                    part=part,
-                    relation=self._relation,
-                    weight=self._weight,
-                    absent=self._absent,
-                    time=self._time,
-                    key=int(key),
-                    fanout=fanout,
-                    replace=self.replace,
-                    shared=self._shared,
-                    whole=self._whole,
-                    positions=edges,
-                    uniform=self.uniform,
-                )
+                body = DrawRequest(part=part, relation=self._relation, **draw)
                 asked[part] = self._ask("draw", part, group, body, readers)
         return partial(self._drawn, readers, groups, asked, key, fanout, first_edges)
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
         """Request totals from the owners elsewhere; local parts count when the result is waited for."""
         groups = self._groups(readers)
-        asked = {}
+        how, asked = {name: self._how.fields()[name] for name in ("weight", "absent", "time")}, {}
         for part, group in groups.items():
             if part not in self._local:
-                body = TotalsRequest(
-                    part=part, relation=self._relation, weight=self._weight, absent=self._absent, time=self._time
-                )
+                body = TotalsRequest(part=part, relation=self._relation, **how)
                 asked[part] = self._ask("totals", part, group, body, readers)
         return partial(self._totals, readers, groups, asked)
 
     def _groups(self, readers: Readers) -> dict[int, OwnedRows]:
         check_readers(readers)
-        if len(readers.limits) and self._time is None:
+        if len(readers.limits) and self._how.time is None:
             raise PenstockError(
                 "These lists were made without `time`: name the field of times.", code="unsupported-combination"
             )
@@ -267,7 +233,7 @@ class PartedLists:
 
     def _seen(self, readers: Readers, group: OwnedRows) -> Seen | None:
         """Trees and times of one owner's rows, where time counts."""
-        return None if self._time is None else Seen(readers.trees[group.rows], readers.limits[group.rows])
+        return None if self._how.time is None else Seen(readers.trees[group.rows], readers.limits[group.rows])
 
     def _drawn(
         self,
@@ -278,7 +244,8 @@ class PartedLists:
         fanout: int,
         first_edges: Array | None,
     ) -> DrawnNeighbours:
-        estimates = self._shared or (self.weighted and (self.uniform or fanout < 0 or not self.replace))
+        how = self._how
+        estimates = how.shared or (self.weighted and (how.uniform or fanout < 0 or not how.replace))
         pieces = {}
         for part, group in groups.items():
             if part in self._local:
@@ -294,11 +261,11 @@ class PartedLists:
     def _draw_here(
         self, part: int, group: OwnedRows, key: np.uint64, fanout: int, readers: Readers, first_edges: Array | None
     ) -> DrawnNeighbours:
-        here = self._local[part]
-        if self._shared:
+        here, how = self._local[part], self._how
+        if how.shared:
             drawn = here.draw_shared(group.vertices, key, fanout)
-        elif self._whole and self._weight is not None:
-            drawn = here.whole(group.vertices, self._weight)
+        elif how.whole and how.weight is not None:
+            drawn = here.whole(group.vertices, how.weight)
         else:
             excluded, seen = self._excluded(readers.exclusion, part, group.vertices), self._seen(readers, group)
             drawn = here.draw(group.vertices, key, fanout, excluded, seen, first_edges is not None)
@@ -315,10 +282,7 @@ class PartedLists:
         for part, pending in asked.items():
             answer, who = pending.result(), f"The owner of part {part}"
             if len(answer.arrays) != 1:
-                raise PenstockError(
-                    f"{who} answered with {len(answer.arrays)} arrays: check that it runs the same release.",
-                    code="malformed-message",
-                )
+                raise malformed(who, f"answered with {len(answer.arrays)} arrays")
             pieces[part] = floats_received(answer.arrays[0], len(groups[part].rows), who)
         return stitch_rows(groups, pieces, len(readers.vertices))
 
@@ -328,13 +292,10 @@ class PartedLists:
         """An owner's answer, validated completely, since kernels rely on it."""
         arrays, who = pending.result().arrays, f"The owner of part {part}"
         if len(arrays) != 2 + estimates + (first_edges is not None) or arrays[0].shape != (rows,):
-            raise PenstockError(
-                f"{who} answered with lists of other rows than those requested: check that it runs the same release.",
-                code="malformed-message",
-            )
+            raise malformed(who, "answered with lists of other rows than those requested")
         sources = numbers_received(arrays[1], self._num_sources, index_dtype(self._num_sources), who)
         counts = counts_received(arrays[0], len(sources), who)
-        kind = np.float64 if self._whole else np.float32
+        kind = np.float64 if self._how.whole else np.float32
         weights = floats_received(arrays[2], len(sources), who, kind) if estimates else None
         if first_edges is None:
             return PartAnswer(counts, sources, weights)
@@ -346,7 +307,7 @@ class PartedLists:
         """Excluded edges [2, m] that lead to some of a part's vertices, in the partitioned graph's numbers; None if
         there are none.
         """
-        if not exclusion:
+        if exclusion is NOTHING or not exclusion:
             return None
         low, high = np.searchsorted(exclusion.destinations, self._bounds[part : part + 2])
         at = low + np.flatnonzero(np.isin(exclusion.destinations[low:high], vertices))

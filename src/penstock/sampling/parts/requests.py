@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -50,6 +50,31 @@ class HeldOutRuleForm(StrictRequest):
         return HeldOutRule(**self.model_dump())
 
 
+class DrawSettings(NamedTuple):
+    """How rows draw from the lists of one relation, wherever these are."""
+
+    replace: bool = False
+    weight: str | None = None
+    """The field in proportion to which edges are drawn."""
+    absent: HeldOutRule | None = None
+    """Edges that are left out."""
+    time: str | None = None
+    """The field with the edges' times, for which readers then have limits."""
+    uniform: bool = False
+    """Whether every edge is equally likely to be drawn, and `weight` only scales messages."""
+    shared: bool = False
+    """Whether all rows of a hop see the same random number of a source, as in LABOR."""
+    whole: bool = False
+    """Whether lists are returned whole, including edges of weight 0, with all weights in float64."""
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a `DrawRequest` that say the same; of the first ones a `TotalsRequest`."""
+        return {**self._asdict(), "absent": None if self.absent is None else HeldOutRuleForm.of(self.absent)}
+
+
+PLAIN_DRAWS = DrawSettings()
+
+
 class RelationRequest(StrictRequest):
     """A relation of a part."""
 
@@ -83,9 +108,13 @@ class TotalsRequest(RelationRequest):
     weight: Name | None
     absent: HeldOutRuleForm | None = None
     time: Name | None = None
-    """An edge field: then the arrays are vertices, the positions of the seeds whose trees they are in, and the seeds'
-    times.
-    """
+    """An edge field: then the arrays are vertices, the positions of their trees' seeds, and the seeds' times."""
+
+    @property
+    def settings(self) -> DrawSettings:
+        """The settings that the request names."""
+        given = {name: getattr(self, name) for name in DrawSettings._fields if name in type(self).model_fields}
+        return DrawSettings(**{**given, "absent": None if self.absent is None else self.absent.read()})
 
 
 class DrawRequest(TotalsRequest):
@@ -97,12 +126,9 @@ class DrawRequest(TotalsRequest):
     fanout: Annotated[int, Field(ge=-1, lt=1 << 31)]
     replace: bool
     shared: bool = False
-    """Whether rows share their draws, as in LABOR."""
     whole: bool = False
-    """Whether lists are wanted whole, including edges of weight 0, with all weights in float64."""
     positions: bool = False
     uniform: bool = False
-    """Whether every edge is equally likely to be drawn, although `weight` names weights."""
 
 
 class BatchRequest(StrictRequest):
@@ -131,6 +157,11 @@ def read_body(message: Message, form: type[Form]) -> Form:
     return validated(form, message.body, f"A message of kind {message.kind!r} is not valid", "malformed-message")
 
 
+def malformed(who: str, what: str) -> PenstockError:
+    """The error for a message that another process of the same release would not send."""
+    return PenstockError(f"{who} {what}: check that it runs the same release.", code="malformed-message")
+
+
 def counts_as_sent(counts: Array) -> Array:
     """Counts in the smallest unsigned type that holds them, of four bytes at most."""
     return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
@@ -143,20 +174,14 @@ def counts_received(counts: Array, total: int, who: str) -> Array:
         or counts.dtype not in (np.uint8, np.uint16, np.uint32)
         or int(counts.sum(dtype=np.int64)) != total
     ):
-        raise PenstockError(
-            f"{who} answered with lists that do not add up: check that it runs the same release.",
-            code="malformed-message",
-        )
+        raise malformed(who, "answered with lists that do not add up")
     return counts.astype(np.int64)
 
 
 def numbers_received(numbers: Array, count: int, dtype: np.dtype[Any], who: str, amount: int | None = None) -> Array:
     """Vertex, row or edge numbers, validated to be within 0..count - 1, and `amount` of them if given."""
     if amount is not None and len(numbers) != amount:
-        raise PenstockError(
-            f"{who} answered with {len(numbers)} numbers for {amount} edges: check that it runs the same release.",
-            code="malformed-message",
-        )
+        raise malformed(who, f"answered with {len(numbers)} numbers for {amount} edges")
     if numbers.ndim != 1 or numbers.dtype != dtype or (len(numbers) and (numbers.min() < 0 or numbers.max() >= count)):
         raise PenstockError(
             f"{who} answered with numbers outside 0..{count - 1}: check that it holds a part of the same partition.",
@@ -168,11 +193,7 @@ def numbers_received(numbers: Array, count: int, dtype: np.dtype[Any], who: str,
 def floats_received(values: Array, count: int, who: str, dtype: type[np.floating[Any]] = np.float32) -> Array:
     """An array of floats from an answer, validated for type and length."""
     if values.shape != (count,) or values.dtype != dtype:
-        raise PenstockError(
-            f"{who} answered with {values.shape} {values.dtype} for {count} numbers: check that it runs the same"
-            " release.",
-            code="malformed-message",
-        )
+        raise malformed(who, f"answered with {values.shape} {values.dtype} for {count} numbers")
     return values
 
 
@@ -386,6 +407,4 @@ class _Incoming:
 
 
 def _wrong(who: str, what: str) -> PenstockError:
-    return PenstockError(
-        f"{who} answered with a batch that has {what}: check that it runs the same release.", code="malformed-message"
-    )
+    return malformed(who, f"answered with a batch that has {what}")

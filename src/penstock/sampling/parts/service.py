@@ -11,8 +11,6 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
-from penstock.graph.schema import edge_key
-from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.parts.owner import OwnedPart, Seen
 from penstock.sampling.parts.relation import answer_relation_request
 from penstock.sampling.parts.requests import DrawRequest, StrictRequest, TotalsRequest, counts_as_sent, read_body
@@ -44,8 +42,7 @@ class _Lists:
             raise PenstockError(
                 "The fan-out is 0: ask for a positive number, or -1 for all neighbours.", code="value-out-of-range"
             )
-        how = asked.replace, asked.weight, _absent(asked), asked.time, asked.uniform
-        lists = self._part(asked.part).lists(asked.relation, *how)
+        lists = self._part(asked.part).lists(asked.relation, asked.settings)
         vertices, excluded, seen = self._arrays(message, asked)
         lists.check(vertices, excluded, seen)
         _check_amount(lists.most(vertices, asked.fanout), vertices, asked)
@@ -67,13 +64,13 @@ class _Lists:
     def totals(self, message: Message, sender: str) -> Message:
         """Answer with one float32 for each vertex."""
         asked = read_body(message, TotalsRequest)
-        lists = self._part(asked.part).lists(asked.relation, False, asked.weight, _absent(asked), asked.time)
+        lists = self._part(asked.part).lists(asked.relation, asked.settings)
         vertices, excluded, seen = self._arrays(message, asked)
         lists.check(vertices, excluded, seen)
         return Message("totals", {}, (lists.totals(vertices, excluded, seen),))
 
     def describe(self, message: Message, sender: str) -> Message:
-        """Answer with what is held here: by part, vertices by type and relations in stored order."""
+        """Answer with what is held here: by part, the relations in stored order and the fields of their edges."""
         read_body(message, StrictRequest)
         return Message("lists", {"parts": {str(index): _description(part) for index, part in self._parts.items()}})
 
@@ -101,10 +98,6 @@ class _Lists:
             vertices, trees, times = message.arrays
             return vertices, None, Seen(trees, times)
         return message.arrays[0], message.arrays[1] if len(message.arrays) == 2 else None, None
-
-
-def _absent(asked: TotalsRequest) -> HeldOutRule | None:
-    return None if asked.absent is None else asked.absent.read()
 
 
 def _check_shared(asked: DrawRequest, excluded: Array | None) -> None:
@@ -136,13 +129,5 @@ def _check_amount(edges: int, vertices: Array, asked: DrawRequest) -> None:
         )
 
 
-def _description(part: OwnedPart) -> dict[str, Any]:
-    nodes = {
-        name: {"first": these.first, "count": these.count, "total": these.total}
-        for name, these in part.graph.nodes.items()
-    }
-    relations = [
-        {"type": list(kind), "key": edge_key(kind), "edges": edges.count, "fields": list(edges.fields)}
-        for kind, edges in part.graph.edges.items()
-    ]
-    return {"nodes": nodes, "relations": relations}
+def _description(part: OwnedPart) -> list[dict[str, Any]]:
+    return [{"type": list(kind), "fields": list(edges.fields)} for kind, edges in part.graph.edges.items()]

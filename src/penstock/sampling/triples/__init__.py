@@ -11,7 +11,6 @@ from penstock.sampling.triples.batcher import (
     TripleBatch,
     TripleBatcher,
     TripleNegatives,
-    share_of,
     triple_negatives,
 )
 from penstock.sampling.triples.ranks import filtered_ranks
@@ -36,7 +35,6 @@ __all__ = [
     "filtered_ranks",
     "held_out_triples",
     "relations_of",
-    "share_of",
     "training_triples",
     "triple_negatives",
 ]

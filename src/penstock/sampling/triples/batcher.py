@@ -297,7 +297,12 @@ class TripleBatcher:
 
     def share(self, batch: TripleBatch, places: Array) -> TripleBatch:
         """Some triples of a batch with their negatives; nothing is drawn anew, and `exclude` stays whole."""
-        return share_of(batch, places, self.entities)
+        triples = batch.triples.at(places)
+        corrupted: Corrupted = {end: _at(drawn, places, len(batch)) for end, drawn in batch.corrupted.items()}
+        nodes, numbers = numbered(self.entities, triples, corrupted)
+        pairs = sum(len(batch) * drawn.entities.shape[1] - len(drawn.masked) for drawn in batch.corrupted.values())
+        whole = WholeEdgeBatch(len(batch), len(batch) + pairs)
+        return replace(batch, triples=triples, corrupted=corrupted, nodes=nodes, numbers=numbers, whole=whole)
 
     def _exclude(self, chosen: Triples) -> dict[EdgeType, Array]:
         found = dict[EdgeType, Array]()
@@ -323,22 +328,6 @@ def numbered(
         there[some] = True
     numbers = np.flatnonzero(there)
     return entities.by_type(numbers)[0], numbers
-
-
-def share_of(batch: TripleBatch, places: Array, entities: Entities) -> TripleBatch:
-    """The triples at some positions of a batch, with their negatives in the whole batch."""
-    triples = batch.triples.at(places)
-    corrupted: Corrupted = {end: _at(drawn, places, len(batch)) for end, drawn in batch.corrupted.items()}
-    nodes, numbers = numbered(entities, triples, corrupted)
-    pairs = sum(len(batch) * drawn.entities.shape[1] - len(drawn.masked) for drawn in batch.corrupted.values())
-    return replace(
-        batch,
-        triples=triples,
-        corrupted=corrupted,
-        nodes=nodes,
-        numbers=numbers,
-        whole=WholeEdgeBatch(len(batch), len(batch) + pairs),
-    )
 
 
 def _at(drawn: DrawnEntities, places: Array, count: int) -> DrawnEntities:

@@ -23,7 +23,7 @@ class Triples(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of triples."""
+        """The number of triples in the set."""
         return len(self.head)
 
     def at(self, places: Array | slice) -> "Triples":

@@ -65,4 +65,5 @@ def _told(found: MemoryForecast) -> dict[str, Any]:
         "host_bytes": found.host,
         "categories": found.categories,
         "throughput_share": found.share,
+        "run": None if isinstance(found.run, str) else found.run.fields(),
     }

@@ -82,7 +82,7 @@ class LoggedProgress(Progress):
     def start(self, what: str, total: int, unit: str) -> None:
         if what == "training":
             self._training = True
-            self._reports.say(running=True)
+            self._reports.say(running=True, total=total)
         self._log(f"{what} ({counted(total, unit)})" if total and unit else what)
 
     def advance(self, amount: int) -> None:

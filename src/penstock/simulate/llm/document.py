@@ -40,7 +40,7 @@ class ModelDocument(StrictDocument):
         return self
 
     def model(self) -> Model:
-        """The model's shape."""
+        """The shape of the preset with the fields that are given in place of its own."""
         said = self.model_dump(exclude_none=True, exclude={"preset"})
         base: dict[str, Any] = vars(preset(self.preset)) if self.preset is not None else {}
         return Model(**{**base, **said})

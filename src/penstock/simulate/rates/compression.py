@@ -47,7 +47,7 @@ def _crossed(case: Case, count: int) -> Array:
     """uint64 [coflows, words]: a bit for every link that a coflow's flows cross."""
     routes = case.routes
     used = np.zeros((count, len(routes.links)), bool)
-    of_path = [routes.path_links[path["first"] : path["last"]] for path in routes.paths]
+    of_path = [routes.links_on(path) for path in routes.paths]
     pairs = np.unique(np.stack([case.coflows, routes.flow_path], axis=1), axis=0)
     for coflow, path in pairs[pairs[:, 1] >= 0].tolist():
         used[coflow, of_path[path]] = True

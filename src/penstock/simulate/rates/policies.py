@@ -60,8 +60,7 @@ RANKS_PER_ITERATION = 16
 
 
 def _slack_ranks(case: Case) -> Array:
-    durations = durations_alone(case.routes, case.amounts, case.slowness)
-    remaining = tails(case.shape, case.order, durations)
+    remaining = tails(case, durations_alone(case))
     longest, flows = remaining.max(), remaining[:, case.shape.tasks :]
     step = max(longest / (RANKS_PER_ITERATION * len(remaining)), np.finfo(np.float64).tiny)
     return np.asarray(np.floor((longest - flows) / step), np.int64)
@@ -149,11 +148,8 @@ _SAME = 1e-9  # relative: tails closer than this are one rank
 
 def slack_orders(case: Case) -> list[Array]:
     """int64 [iterations, flows] each: the orders tried, the best first."""
-    ranks = [
-        model_ranks(case),
-        np.zeros(case.amounts.sizes.shape, np.int64),
-        _by_tails(case, durations_alone(case.routes, case.amounts, case.slowness)),
-    ]
+    alike = np.zeros(case.amounts.sizes.shape, np.int64)
+    ranks = [model_ranks(case), alike, _by_tails(case, durations_alone(case))]
     tried = [_tried(case, each) for each in ranks]
     for _ in range(_ROUNDS):
         best = min(range(len(tried)), key=lambda k: tried[k][0])
@@ -166,7 +162,7 @@ def slack_orders(case: Case) -> list[Array]:
 
 def _by_tails(case: Case, durations: Array) -> Array:
     """Ranks by the longest tail of a coflow's flows, longest first."""
-    remaining = tails(case.shape, case.order, durations)[:, case.shape.tasks :]
+    remaining = tails(case, durations)[:, case.shape.tasks :]
     longest = np.zeros((len(remaining), int(case.coflows.max(initial=0)) + 1))
     for n in range(len(remaining)):
         np.maximum.at(longest[n], case.coflows, remaining[n])

@@ -101,14 +101,16 @@ def best_route(job: Job) -> int:
 #
 # The first line has the number of jobs, the number of machines and often a third number, which is the mean number of
 # machines for each operation and is ignored. Every further line is a job: the number of its operations, and for each of
-# them the number of machines that can do it followed by pairs of machine (from 1) and time. Empty lines are skipped.
+# them the number of machines that can do it followed by pairs of machine and time. Empty lines are skipped. Machines
+# are numbered from 1, or from 0 as in newer collections: from 0 if any is called 0. A file that names neither 0 nor the
+# last number can be read both ways, which differ in the machines' names alone, and is read as numbered from 1.
 
 _LARGEST = 1 << 24
 """The most bytes of a file that are read: the largest public ones have some ten thousand."""
 
 
 def read_fjs(path: Path) -> Shop:
-    """The shop in a file."""
+    """The shop in a file; its machines are numbered from 0 here, however the file numbers them."""
     try:
         with open_regular(path) as file:
             raw = file.read(_LARGEST + 1)
@@ -127,6 +129,12 @@ def read_fjs(path: Path) -> Shop:
     if len(lines) - 1 != jobs:
         raise _malformed(path, lines[0][0], f"it announces {jobs} jobs, and {len(lines) - 1} lines with jobs follow")
     routes = tuple((_route(path, number, words),) for number, words in lines[1:])
+    named = [choice.machine for (route,) in routes for operation in route for choice in operation]
+    if 0 not in named:
+        routes = tuple((tuple(tuple(Choice(m - 1, t) for m, t in each) for each in route),) for (route,) in routes)
+    elif max(named) >= machines:
+        numbers = f"from 1 to {machines} or from 0 to {machines - 1}"
+        raise _malformed(path, 1, f"of {machines} machines, 0 and {max(named)} are named: number them {numbers}")
     return Shop(path.stem, tuple(f"machine {number}" for number in range(1, machines + 1)), routes)
 
 
@@ -153,7 +161,7 @@ def _route(path: Path, line: int, words: list[str]) -> Route:
     numbers = iter([_whole(path, line, word) for word in words])
     try:
         route = tuple(
-            tuple(Choice(next(numbers) - 1, float(next(numbers))) for _ in range(next(numbers)))
+            tuple(Choice(next(numbers), float(next(numbers))) for _ in range(next(numbers)))
             for _ in range(next(numbers))
         )
     except (StopIteration, RuntimeError):
@@ -164,7 +172,7 @@ def _route(path: Path, line: int, words: list[str]) -> Route:
         machines = [choice.machine for choice in operation]
         twice = next((machine for machine in machines if machines.count(machine) > 1), None)
         if twice is not None:
-            raise _malformed(path, line, f"operation {place} names machine {twice + 1} twice")
+            raise _malformed(path, line, f"operation {place} names machine {twice} twice")
     return route
 
 

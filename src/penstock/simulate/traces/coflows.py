@@ -38,12 +38,12 @@ class TraceCoflows:
 
     @property
     def count(self) -> int:
-        """Number of coflows, C."""
+        """The number of coflows: C of the shapes above."""
         return len(self.names)
 
     @property
     def flows(self) -> int:
-        """Number of flows, F."""
+        """The number of flows: F of the shapes above."""
         return len(self.sizes)
 
 

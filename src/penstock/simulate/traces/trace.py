@@ -49,7 +49,7 @@ class CoflowTrace:
 
     @property
     def count(self) -> int:
-        """Number of coflows, C."""
+        """The number of coflows: C of the shapes above."""
         return len(self.names)
 
     @cached_property

@@ -1,9 +1,9 @@
 """Stores over the parts of a partitioned graph: rows by new number, wherever they are.
 
 `service` serves the parts that a process holds and `store` is the reader's side: it reads what is mapped in its own
-process, and requests the rest from the owners, or from `replicas` if these are faster; `requests` is the form of
-requests. `remote_cache` keeps rows that have arrived, `row_encoding` is how rows are sent, rounded to the nearest
-(`narrow`) or at random (`stochastic_rounding`), and `selected_columns` with which of their columns. `owned` keeps
+process or kept in a cache, and requests the rest from the owners, or from `replicas` if these are faster. `requests`
+is the form of requests and how rows are sent, rounded to the nearest (`narrow`) or at random (`stochastic_rounding`),
+and `selected_columns` with which of their columns. `owned` keeps
 learnable rows at their owner safe from kill -9, with the tables and the journal of `embedding_files`, and `remote` is
 the worker's side of them. Nothing here knows where processes run: channels to owners are given.
 """

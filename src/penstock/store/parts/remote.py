@@ -13,8 +13,16 @@ from penstock.graph.arrays import Array
 from penstock.partition.owners import Book, split_by_owner
 from penstock.store.embedding import MOMENTS, Optimiser
 from penstock.store.parts.owned import chunks
-from penstock.store.parts.requests import Channels, Traffic, ask_rows, far_rows, receive_rows
-from penstock.store.parts.row_encoding import Expected, arrived, encoding_for
+from penstock.store.parts.requests import (
+    Channels,
+    Expected,
+    Traffic,
+    arrived,
+    ask_rows,
+    encoding_for,
+    far_rows,
+    receive_rows,
+)
 from penstock.store.rows import gather_rows, place_rows
 from penstock.wire.channel import PendingCall
 from penstock.wire.message import Message

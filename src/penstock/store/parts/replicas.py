@@ -17,17 +17,19 @@ from penstock.paths.chunk_selector import Chosen, ChunkSelector, PathUse
 from penstock.store.parts.requests import (
     FarRows,
     FieldRequest,
+    PartRows,
     Pull,
+    RowEncoding,
     RowRequest,
     SendBuffers,
     Traffic,
     checked,
     copy_rows,
+    encoding_for,
     pack_rows,
     receive_rows,
     row_numbers,
 )
-from penstock.store.parts.row_encoding import PartRows, RowEncoding, encoding_for
 from penstock.store.rows import check_rows
 from penstock.wire.channel import Channel, RemoteError
 from penstock.wire.endpoint import Endpoint

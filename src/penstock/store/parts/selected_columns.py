@@ -14,7 +14,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.store.parts.row_encoding import PartRows, RowEncoding, WireType, encoding_for
+from penstock.store.parts.requests import PartRows, RowEncoding, WireType, encoding_for
 from penstock.wire.channel import Channel
 from penstock.wire.coflows import EXPLANATIONS, within_kind
 from penstock.wire.message import Message

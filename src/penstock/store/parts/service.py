@@ -24,6 +24,7 @@ from penstock.store.parts.requests import (
     FieldRequest,
     Make,
     PartRequest,
+    PartRows,
     Pull,
     Restore,
     RoundRequest,
@@ -32,12 +33,13 @@ from penstock.store.parts.requests import (
     Shrink,
     Staged,
     TableRequest,
+    arrived,
     checked,
+    encoding_for,
     pack_rows,
     row_numbers,
     rows_a_part,
 )
-from penstock.store.parts.row_encoding import PartRows, arrived, encoding_for
 from penstock.store.parts.selected_columns import SELECT, KeptSelections, SelectedEncoding
 from penstock.store.rows import check_rows, span_of, spread_rows
 from penstock.store.source import LocalStore, field_owners, graph_fields

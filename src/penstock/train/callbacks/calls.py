@@ -17,9 +17,9 @@ class EpochResult:
     """The result of an epoch."""
 
     run: Path
-    """The run folder."""
+    """The run folder, in which callbacks may write files of their own."""
     epoch: int
-    """Counted from 1."""
+    """The number of the epoch, counted from 1."""
     epochs: int
     """The largest number of epochs that the run can have."""
     step: int

@@ -1,12 +1,24 @@
 """Callbacks that log a run elsewhere: TensorBoard, MLflow, Weights & Biases."""
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.train.callbacks.calls import EpochResult
 from penstock.train.job import Job
+
+
+def _imported(module: str, name: str, extra: str) -> Any:
+    """A module that comes with one of Penstock's extras; an error that says how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise PenstockError(
+            f"{name} is not installed: `pip install penstock[{extra}]`.", code="not-installed"
+        ) from None
+
 
 # Curves for TensorBoard.
 
@@ -15,13 +27,7 @@ class TensorBoard:
     """Writes every epoch's numbers for TensorBoard, into the run's folder `tensorboard` unless `folder` is given."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise PenstockError(
-                "TensorBoard is not installed: `pip install penstock[tensorboard]`.", code="not-installed"
-            ) from None
-        self._writer_of: Any = SummaryWriter
+        self._writer_of = _imported("torch.utils.tensorboard", "TensorBoard", "tensorboard").SummaryWriter
         self._folder = folder
         self._writer: Any = None
 
@@ -55,13 +61,7 @@ class MLflow:
     """
 
     def __init__(self, tracking_uri: str | None = None, experiment: str = "penstock") -> None:
-        try:
-            import mlflow
-        except ImportError:
-            raise PenstockError(
-                "MLflow is not installed: `pip install penstock[mlflow]`.", code="not-installed"
-            ) from None
-        self._mlflow: Any = mlflow
+        self._mlflow = _imported("mlflow", "MLflow", "mlflow")
         self._tracking_uri, self._experiment = tracking_uri, experiment
 
     def on_start(self, run: Path, job: Job) -> None:
@@ -73,7 +73,7 @@ class MLflow:
         self._mlflow.log_params({name: str(value) for name, value in job.model_dump(mode="json").items()})
 
     def __call__(self, result: EpochResult) -> None:
-        """Log the epoch's numbers."""
+        """Log every number of the epoch."""
         self._log(result.numbers, result.epoch)
 
     def on_end(self, result: dict[str, Any] | None) -> None:
@@ -94,13 +94,7 @@ class WandB:
     """Keeps a run in Weights & Biases: offline, in the run's folder, unless WANDB_MODE or `mode` says otherwise."""
 
     def __init__(self, project: str = "penstock", mode: str | None = None) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise PenstockError(
-                "Weights & Biases is not installed: `pip install penstock[wandb]`.", code="not-installed"
-            ) from None
-        self._wandb: Any = wandb
+        self._wandb = _imported("wandb", "Weights & Biases", "wandb")
         self._project, self._mode = project, mode or os.environ.get("WANDB_MODE", "offline")
         self._run: Any = None
 
@@ -116,7 +110,7 @@ class WandB:
         )
 
     def __call__(self, result: EpochResult) -> None:
-        """Log the epoch's numbers."""
+        """Log every number of the epoch."""
         self._run.log(result.numbers, step=result.epoch)
 
     def on_end(self, result: dict[str, Any] | None) -> None:

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from penstock.errors import PenstockError, nearest
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
-from penstock.graph.data import SPLITS, NodeSet, splits_by_ratio
+from penstock.graph.data import SPLITS, EdgeSet, NodeSet, splits_by_ratio
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import document_key, unit_draws
 from penstock.graph.prepare import component_mask, within
@@ -106,13 +106,13 @@ def recoded(labels: Array, words: list[str] | None, learned: LearnedLabels) -> t
 
 
 @dataclass(eq=False)
-class Labelled:
-    """The vertices of one type with their labels and splits. `classes` is 0 for numbers, the width for multi-label.
+class LabelColumn:
+    """A label for each vertex or edge of one type (-1 or NaN: none), and the rows of each split.
 
-    `words` are the classes' names, where they have any; `problem` says why outputs cannot be compared with the labels.
+    `classes` is 0 for numbers, the width for multi-label. `words` are the classes' names, where they have any;
+    `problem` says why outputs cannot be compared with the labels.
     """
 
-    node_type: str
     labels: Array
     splits: dict[str, Array]
     task: TaskName
@@ -122,14 +122,36 @@ class Labelled:
     words: list[str] | None = None
     problem: str | None = None
 
+    def kept(self, of: str) -> LearnedLabels:
+        """The labels as a run keeps them, of a node type or of an edge type given by its key."""
+        return LearnedLabels(self.task, of, self.field, self.classes, self.multi_label, self.words)
+
+    @property
+    def known(self) -> Array:
+        """Whether each row has a label. In float32, in which losses are computed, an infinite label is unknown."""
+        if self.labels.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                finite = np.isfinite(self.labels.astype(np.float32, copy=False))
+            return np.asarray(finite if finite.ndim == 1 else finite.all(1))
+        if self.multi_label:
+            return np.ones(len(self.labels), bool)
+        return np.asarray(self.labels != -1 if TASK_FACTS[self.task].learns == "numbers" else self.labels >= 0)
+
+
+@dataclass(eq=False, kw_only=True)
+class Labelled(LabelColumn):
+    """The vertices of one type with their labels and splits."""
+
+    node_type: str
+
     def learned(self) -> LearnedLabels:
         """The labels as a run keeps them."""
-        return LearnedLabels(self.task, self.node_type, self.field, self.classes, self.multi_label, self.words)
+        return self.kept(self.node_type)
 
     def check_known(self, split: str) -> None:
         """Refuse a split with unknown labels."""
         rows = self.splits[split]
-        unknown = rows[~_known(self)[rows]]
+        unknown = rows[~self.known[rows]]
         if len(unknown):
             raise PenstockError(
                 f"Split {split!r} has {counted(len(unknown), 'vertices')} without a known label {self.field!r}, first"
@@ -148,7 +170,7 @@ def labelled_vertices(graph: Graph, options: Job, task: TaskName) -> Labelled:
     """Labels and splits of a node task, checked against each other."""
     node_type = _type_with_labels(graph, options)
     nodes = graph.nodes[node_type]
-    labels = _column(nodes.fields[options.label])
+    labels = column(nodes.fields[options.label])
     multi = labels.ndim == 2
     learns = TASK_FACTS[task].learns
     if multi and learns == "numbers":
@@ -156,7 +178,7 @@ def labelled_vertices(graph: Graph, options: Job, task: TaskName) -> Labelled:
             f"Labels {options.label!r} are {labels.shape[1]} numbers for each vertex: regression supports one.",
             code="unsupported-combination",
         )
-    found = Labelled(node_type, labels, {}, task, 0, multi, options.label)
+    found = Labelled(labels, {}, task, 0, multi, options.label, node_type=node_type)
     if learns == "classes":
         found.classes = labels.shape[1] if multi else _count_classes(labels, options.label)
         check_classes(found.classes, labels, options, f"vertices {node_type!r}")
@@ -179,16 +201,8 @@ def vertices_to_judge(graph: Graph, options: Job, learned: LearnedLabels) -> Lab
             " graph.",
             code="mismatched-inputs",
         )
-    check_learned(learned, options)
-    nodes, field = graph.nodes[learned.type], learned.field or options.label
-    known = (learned.task, learned.classes, learned.multi_label, field, learned.words)
-    if field in nodes.fields:
-        words = nodes.categories.get(field)
-        labels, problem = recoded(_column(nodes.fields[field]), words, learned)
-        found = Labelled(learned.type, labels, {}, *known, problem)
-    else:
-        missing = f"The vertices have no labels {field!r} to compare with."
-        found = Labelled(learned.type, np.full(nodes.count, -1), {}, *known, missing)
+    nodes = graph.nodes[learned.type]
+    found = Labelled(*in_learned_codes(learned, nodes, options, "vertices"), node_type=learned.type)
     # Splits that the graph does not have are drawn among the labelled vertices, as for training.
     if found.problem is None and ("train" in nodes.splits or options.split != "graph"):
         found.splits = _splits(nodes, found, options)
@@ -197,7 +211,18 @@ def vertices_to_judge(graph: Graph, options: Job, learned: LearnedLabels) -> Lab
     return found
 
 
-def _column(labels: Array) -> Array:
+def in_learned_codes(learned: LearnedLabels, rows: NodeSet | EdgeSet, options: Job, what: str) -> tuple[Any, ...]:
+    """The values of a `LabelColumn` of a graph's vertices or edges, in the codes of a run, without splits."""
+    check_learned(learned, options)
+    field = learned.field or options.label
+    labels: Array = np.full(rows.count, -1)
+    problem: str | None = f"The {what} have no labels {field!r} to compare with."
+    if field in rows.fields:
+        labels, problem = recoded(column(rows.fields[field]), rows.categories.get(field), learned)
+    return labels, {}, learned.task, learned.classes, learned.multi_label, field, learned.words, problem
+
+
+def column(labels: Array) -> Array:
     """Labels, with a matrix of one column turned into a vector."""
     labels = np.asarray(labels)
     return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
@@ -260,7 +285,7 @@ def _splits(nodes: NodeSet, found: Labelled, options: Job) -> dict[str, Array]:
         )
     if options.split in ("auto", "graph") and "train" in given:
         return {name: given.get(name, np.empty(0, np.int64)) for name in SPLITS}
-    eligible = np.flatnonzero(_known(found)).astype(np.int64)
+    eligible = np.flatnonzero(found.known).astype(np.int64)
     seed = options.split_number
     if options.split == "per-class":
         if found.classes == 0 or found.multi_label:
@@ -319,18 +344,6 @@ def _given_splits(nodes: NodeSet) -> dict[str, Array]:
             )
         found[name] = rows.astype(np.int64)
     return found
-
-
-def _known(found: Labelled) -> Array:
-    if found.labels.dtype.kind == "f":
-        # Losses are computed in float32: a label that is infinite there counts as unknown.
-        with np.errstate(over="ignore"):
-            finite = np.isfinite(found.labels.astype(np.float32, copy=False))
-        return np.asarray(finite if finite.ndim == 1 else finite.all(1))
-    if found.multi_label:
-        return np.ones(len(found.labels), bool)
-    known: Array = found.labels != -1 if TASK_FACTS[found.task].learns == "numbers" else found.labels >= 0
-    return known
 
 
 # Labels and splits as some published results have them: only the largest component, or validation vertices in training.

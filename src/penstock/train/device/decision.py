@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from penstock.cost.model import CostModel, measured_model
 from penstock.cost.step_prediction import BlockSizes
@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.nn.layer_table import LAYERS
 from penstock.pipeline.schedule import BatchPlan, Schedule
 from penstock.plan import Residence
-from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
+from penstock.plan.execution import BatchKind, ExecutionChoice
 from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.search import FeaturePlace, cheapest_orders, fastest_place, knows_transfers
@@ -24,8 +24,8 @@ from penstock.train.device.memory import (
     NOTHING,
     Asked,
     Fitted,
+    MemoryModel,
     Working,
-    WorkingMemory,
     drawn_for_slots,
     drawn_options,
     fitting,
@@ -46,7 +46,7 @@ from penstock.train.execution.support import (
 )
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay
 from penstock.train.job import Job
-from penstock.train.job_batches import kind_of_batches, unknown_of
+from penstock.train.job_batches import kind_of_batches, predicted_seconds, unknown_of
 from penstock.train.session import OPERATOR_PROFILE, RULE, Session
 
 # Who draws a GPU's batches, and whether its steps are captured, predicted from the machine's operator profile.
@@ -98,15 +98,8 @@ class PredictedExecution:
             job.drawing_threads,
             launched=not captured,
         )
-        depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
-        try:
-            gathers = captured and "gathered" in job.row_paths and self._model.knows("host_gather", "cuda")
-            way = rows_of_place(on_host, gathers)
-            return predict(self._model, kind, choice, way, depths).seconds
-        except PenstockError as error:
-            if error.code != "missing-data":
-                raise
-            return None
+        gathers = captured and "gathered" in job.row_paths and self._model.knows("host_gather", "cuda")
+        return predicted_seconds(self._model, kind, choice, rows_of_place(on_host, gathers), job)
 
 
 def predicted_execution(model: CostModel | None, session: object) -> PredictedExecution | None:
@@ -157,18 +150,6 @@ class PlacementDecision:
     """What decided whether steps are captured, where the job leaves it open."""
     gathers: bool = False
     """Whether the host gathers part of the rows of pinned features, while the device reads the others."""
-
-
-class MemoryModel(WorkingMemory, Protocol):
-    """Predicts what training takes of a device before anything is placed."""
-
-    method: str
-    """`traced` or `trial`."""
-    untraced: str
-    """Why the step could not be traced; empty where it could."""
-
-    def predicted(self, decision: PlacementDecision) -> int:
-        """The predicted peak of tensor memory in bytes, with everything placed as decided."""
 
 
 def decide(
@@ -223,7 +204,7 @@ def _asked(session: Placeable, schedule: BatchPlan, failed: Sequence[str]) -> tu
         # All layers read the same lists, which name rows of the batch.
         in_place = False
     in_place = in_place and _knows_totals(session) and _suits_in_place(session, room)
-    fills = isinstance(schedule, Schedule) and not by_type and not _unreadable(session, way_of(job, "host"))
+    fills = isinstance(schedule, Schedule) and not by_type and not unreadable(session, way_of(job, "host"))
     relations = tuple(drawn_relations(device_program(session), session.graph)) if can_draw else ()
     return Asked(job, room, not uncaptured, in_place, fills, on_host, unless_captured, relations), uncaptured
 
@@ -368,10 +349,10 @@ def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
         return [f"the host fills slots only with lists that have no weights (sampler {job.sampler})"]
     if shares:
         return [f"the host reads features for workers' shares of batches (first_layer {job.first_layer})"]
-    return _unreadable(session, way)
+    return unreadable(session, way)
 
 
-def _unreadable(session: Placeable, way: FirstLayerWay) -> list[str]:
+def unreadable(session: Placeable, way: FirstLayerWay) -> list[str]:
     """The reasons why stored features cannot fill slots in this way."""
     if way.filler is None:
         return []

@@ -9,15 +9,13 @@ from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder
 from penstock.sampling.device.links import DrawnLinks
 from penstock.train.device.placed import Placed, Shared
-from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.shared import SharedExecution
+from penstock.train.execution.loaded import LoadedExecution, SharedExecution
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Pause, Session, Steps
 from penstock.train.steps.edges import EdgeSource
 from penstock.train.steps.engine import Course, Engine
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.host_drawn import HostDrawing
-from penstock.train.steps.parts import Update
 from penstock.train.steps.sources import (
     BatchDrawing,
     DeviceDrawing,
@@ -28,7 +26,7 @@ from penstock.train.steps.sources import (
     WholeOrder,
 )
 from penstock.train.steps.triples import triple_steps
-from penstock.train.steps.update import LocalUpdate, ServedUpdate, SummedUpdate
+from penstock.train.steps.update import LocalUpdate, ServedUpdate, SummedUpdate, Update
 
 # Execution on a device where the session's graph was placed: steps one at a time, or captured.
 
@@ -156,9 +154,6 @@ class CapturedSharedExecution(DeviceSharedExecution):
     """The execution among workers each of which has the graph on its device."""
 
     name = "captured-shared"
-
-    def __init__(self, session: Session, alone: CapturedExecution, group: WorkerGroup) -> None:
-        super().__init__(session, alone, group)
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """Steps in bursts where the workers make the update themselves; the weights are current between bursts only."""

@@ -177,18 +177,30 @@ class TrialMemory:
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
         session, job = self._session, self._session.job
-        task: Any = session.task
         parameters, rows_as = sum(p.numel() for p in session.learned.parameters()), row_type(job)
         vertices = session.graph.num_nodes
         if captured and room is not None:
-            labels, width = task.labels_of(task.items[:1]), max(session.inputs.widths.values())
-            label = 0 if labels is None else labels.nbytes
-            given = width, vertices, len(task.items), label, parameters, rows_as
-            return captured_working(self._step, room, *given, in_place)
+            return self._captured(room, 4 * 3 * parameters, rows_as, in_place)
         return loaded_working(
             self._step, room, vertices, job.transfer_depth + 1, parameters, rows_as, job.drawing_threads,
             positions=bool(session.inputs.edges),
         )  # fmt: skip
+
+    def _captured(self, room: Room, weights: int, rows_as: torch.dtype, in_place: bool) -> Working:
+        """The memory of captured steps: two slots, weights, gradients and moments, and a step's activations."""
+        task: Any = self._session.task
+        labels, width = task.labels_of(task.items[:1]), max(self._session.inputs.widths.values())
+        parts = {
+            "numbering": 4 * self._session.graph.num_nodes,
+            "slots": 2 * _slot_bytes(room),
+            "epoch": len(task.items) * (_ITEM_BYTES + 2 * (0 if labels is None else labels.nbytes)),
+            "weights": weights,
+            "step": self._step.of(room_load(room, width)),
+            "libraries": _STREAMS * library_memory().product_workspace,
+        }
+        if not in_place:
+            parts["inputs"] = 2 * room.rows[-1] * width * rows_as.itemsize
+        return Working(sum(parts.values()), rows_as, parts)
 
     def predicted(self, decision: Any) -> int:
         return int(decision.residence.device_bytes)
@@ -197,33 +209,6 @@ class TrialMemory:
 def row_type(job: Job) -> torch.dtype:
     """The type in which features reach the model."""
     return TYPES.get(job.compute_type, torch.float32)
-
-
-def captured_working(
-    step: StepMemory,
-    room: Room,
-    width: int,
-    vertices: int,
-    items: int,
-    label_bytes: int,
-    parameters: int,
-    row_type: torch.dtype,
-    in_place: bool,
-) -> Working:
-    """The working memory of captured steps: two slots, weights with gradients and moments, and one
-    step's activations.
-    """
-    parts = {
-        "numbering": 4 * vertices,
-        "slots": 2 * _slot_bytes(room),
-        "epoch": items * (_ITEM_BYTES + 2 * label_bytes),
-        "weights": 4 * 3 * parameters,
-        "step": step.of(room_load(room, width)),
-        "libraries": _STREAMS * library_memory().product_workspace,
-    }
-    if not in_place:
-        parts["inputs"] = 2 * room.rows[-1] * width * row_type.itemsize
-    return Working(sum(parts.values()), row_type, parts)
 
 
 def loaded_working(
@@ -267,16 +252,21 @@ def _slot_bytes(room: Room) -> int:
 # What fits a device together: what training takes there, and where the graph lies beside it.
 
 
-class WorkingMemory(Protocol):
-    """Predicts what training takes of a device beside the graph."""
+class MemoryModel(Protocol):
+    """Predicts what training takes of a device before anything is placed."""
+
+    method: str
+    """How memory is predicted: `traced` or `trial`."""
+    untraced: str
+    """Why the step could not be traced; empty where it could."""
+
+    def predicted(self, decision: Any) -> int:
+        """The predicted peak of tensor memory in bytes, with everything placed as decided."""
 
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
-        """The working memory if steps are done in this way: captured or not, reading features in place or copying them.
-
-        `features`: where they lie, if that is known; `gathers`: whether the host gathers rows of pinned ones.
-        """
+        """The memory of steps done in this way; `features`: their place, if known; `gathers`: by the host."""
 
 
 class Asked(NamedTuple):
@@ -315,7 +305,7 @@ def drawn_options(session: Placeable) -> DrawOptions:
     return settings_of(sampled_job(session.job, getattr(session.model, "module", None))).options
 
 
-def fitting(session: Placeable, memory: WorkingMemory, asked: Asked) -> Fitted:
+def fitting(session: Placeable, memory: MemoryModel, asked: Asked) -> Fitted:
     """Choose where the graph lies beside the working memory, and whether the host gathers rows of pinned features.
 
     The host gathers where the job allows it; if the job leaves that open, only where its buffers fit.
@@ -334,7 +324,7 @@ batch.
 """
 
 
-def _fitting_with(session: Placeable, memory: WorkingMemory, asked: Asked, gathers: bool) -> Fitted:
+def _fitting_with(session: Placeable, memory: MemoryModel, asked: Asked, gathers: bool) -> Fitted:
     """`fitting` for one value of `gathers`. Features read in place are on the device, and captured steps use nothing
     that lies on the host, except features that the host itself brings to their slots.
     """
@@ -393,10 +383,7 @@ def way_of(job: Job, features: Place) -> FirstLayerWay:
 
 
 def can_capture(job: Job, topology: Place, features: Place, fills: bool = True) -> bool:
-    """Whether steps can be captured with lists and features in these places.
-
-    `fills`: whether the host may fill their slots without being asked to by `first_layer`.
-    """
+    """Whether steps with these places can be captured; `fills`: the host may fill their slots unasked."""
     way = way_of(job, features)
     read = features != "host" or (way.filler is not None and (fills or way.name == job.first_layer))
     return read and (topology != "host" or drawn_for_slots(job))

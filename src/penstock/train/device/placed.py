@@ -185,7 +185,7 @@ class Placed:
 
     @property
     def is_captured(self) -> bool:
-        """Whether steps are captured."""
+        """Whether steps are captured once and replayed."""
         return self.decision.captured
 
     @property
@@ -244,10 +244,7 @@ class Placed:
         return DeviceRows(self.table, self.decision.in_place, self.decision.working.row_type)
 
     def whole_graph(self, host: LayerPlan, graph: Graph, job: Job, scale: Scale | None) -> DeviceWholeGraph | None:
-        """The graph as one block for exact inference; None where the device has no room for every vertex's outputs.
-
-        `host` is the plan to use for models that the block does not suit.
-        """
+        """The graph as a block for exact inference, with `host` where that does not suit; None without room."""
         if (
             not isinstance(self.topology, Topology)
             or not graph.is_homogeneous

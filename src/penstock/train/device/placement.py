@@ -11,7 +11,7 @@ from penstock.trace.libraries import measure_libraries
 from penstock.traced import FEATURES, TOPOLOGY
 from penstock.train.compute_device import device_memory_of
 from penstock.train.device.batch_placement import ahead_sampler, steps_draw_ahead
-from penstock.train.device.decision import PlacementDecision, decide, nothing_placed
+from penstock.train.device.decision import PlacementDecision, decide, nothing_placed, unreadable
 from penstock.train.device.memory import TrialMemory, row_type, tried_steps, way_of
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
@@ -127,10 +127,7 @@ def _reads(way: FirstLayerWay, features: Place) -> bool:
 
 
 def _impossible(session: Session, way: FirstLayerWay) -> list[str]:
-    assert way.filler is not None
-    tables = [session.graph.nodes[name].fields[field] for name, field in session.inputs.fields.items()]
-    unread = [reason for table in tables for reason in way.filler.reasons_against(session.job, table)]
-    return unread + reasons_against(way, session.job, session.graph, session.model, session.inputs)
+    return unreadable(session, way) + reasons_against(way, session.job, session.graph, session.model, session.inputs)
 
 
 def _has_room(session: Session, placed: Placed, way: FirstLayerWay) -> bool:

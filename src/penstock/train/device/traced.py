@@ -28,9 +28,16 @@ from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.job import Job
 from penstock.train.session import Session
 from penstock.train.steps.engine import Engine
-from penstock.train.steps.loaded import LearnAlone
-from penstock.train.trace.batches import LargestBatch, carried, enlarged, largest_batch, try_small_batch
-from penstock.train.trace.fake_session import input_density, traced_session
+from penstock.train.steps.one_by_one import LearnAlone
+from penstock.train.trace.fake_session import (
+    LargestBatch,
+    carried,
+    enlarged,
+    input_density,
+    largest_batch,
+    traced_session,
+    try_small_batch,
+)
 from penstock.train.trace.inference import trace_inference, trace_last_inference
 
 _STEPS = 2
@@ -63,10 +70,7 @@ class TracedMemory:
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
-        """What is reserved beside topology and features.
-
-        Where `features` is not given, they are taken to be on the device as far as the job allows it.
-        """
+        """What is reserved beside topology and `features`: those are on the device as far as is known."""
         job = self._session.job
         if features is None:
             features = "device" if job.placed.features == "auto" else job.placed.features

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import START, Position, Schedule
@@ -21,13 +22,12 @@ from penstock.sampling.device.streams import rest
 from penstock.train.device.execution import engine_of
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import demands_of
-from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session, state_kept
 from penstock.train.steps.engine import Course
-from penstock.train.steps.loaded import BatchRows, loss_of
-from penstock.train.steps.parts import StepGradients, Update
+from penstock.train.steps.one_by_one import BatchRows, loss_of
+from penstock.train.steps.parts import StepGradients
 from penstock.train.steps.sources import WholeOrder, plain_values
-from penstock.train.steps.update import make_step
+from penstock.train.steps.update import Update, make_step, prepare_skipping
 
 _CLOSE = {"bfloat16": 2e-2, "float16": 2e-2}
 """By compute type, how far gradients may be apart, as a share of their norm."""
@@ -72,7 +72,7 @@ def _tried(session: Session, placed: Placed, schedule: Schedule, operations: "_O
     ]
     # A recording that fails for it would leave torch's generator and allocator in the middle of a capture.
     if operations.waiting is not None:
-        return f"the model or the loss waits for numbers of the device ({operations.waiting})"
+        return f"the model or the loss {operations.waiting}"
     if any(each.draws_on_host for each in launched):
         return "the model or the loss draws random numbers on the host"
     if (changed := _changed(before, _host_state(session))) is not None:
@@ -189,13 +189,16 @@ def _changed(before: _HostState, after: _HostState) -> str | None:
 
 _INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 """Operators whose sizes depend on numbers only where an index is a mask."""
+_WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_COPYING = ("aten::where", "aten::copy_", "aten::_to_copy")
+"""Operators that copy a single number of the host to the device; others that compute with one pass it to a kernel."""
 
 
 class _Operations(TorchDispatchMode):
     """Within it, what torch's operators draw is 1, and nothing is dropped: padded tensors would draw other numbers.
 
-    While operators are watched, `waiting` is set to the first for which the host must know numbers of the device: their
-    values, or a size that depends on them.
+    While operators are watched, `waiting` says what the first does that no recording can: it waits for numbers of the
+    device, their values or a size that depends on them, or copies numbers from the host.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -222,8 +225,8 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if self._is_watched and self.waiting is None and self._waits(func, args, made):
-            self.waiting = str(func)
+        if self._is_watched and self.waiting is None:
+            self.waiting = self._reason(func, args, made)
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return made
         if func is torch.ops.aten.native_dropout.default:
@@ -232,12 +235,22 @@ class _Operations(TorchDispatchMode):
             made.fill_(1)
         return made
 
-    def _waits(self, func: Any, args: Any, made: Any) -> bool:
-        """Whether the host waits for the device in an operator."""
-        if not any(isinstance(given, Tensor) and given.device.type == self._device for given in args):
-            return False
-        if func.name().partition(".")[0] in _INDEXING:
-            return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
-        if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
-            return True
-        return isinstance(made, Tensor) and made.device.type != self._device
+    def _reason(self, func: Any, args: Any, made: Any) -> str | None:
+        """What an operator does for which the host waits until the device is there; None where it does not."""
+        given = [each for each in tree_leaves(args) if isinstance(each, Tensor)]
+        near = [each for each in given if self._is_on_device(each)]
+        if not near and not self._is_on_device(made):
+            return None
+        name, far = func.name().partition(".")[0], [each for each in given if not self._is_on_device(each)]
+        computes = torch.Tag.pointwise in func.tags and name not in _COPYING
+        # Tensors that are made of Python's numbers have been copied before they are lifted.
+        if name == "aten::lift_fresh" or any(each.dim() or not computes for each in far):
+            return f"copies numbers from the host ({func})"
+        if name in _INDEXING:
+            waits = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+        else:
+            waits = not _WAITING.isdisjoint(func.tags) or (isinstance(made, Tensor) and not self._is_on_device(made))
+        return f"waits for numbers of the device ({func})" if waits or name == "aten::_linalg_check_errors" else None
+
+    def _is_on_device(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.device.type == self._device

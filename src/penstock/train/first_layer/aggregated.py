@@ -13,8 +13,7 @@ from torch import Tensor
 from penstock.cost.model import machine_model
 from penstock.cost.step_prediction import BlockSizes
 from penstock.graph.arrays import Array
-from penstock.nn.aggregation import aggregate, normalised_sum
-from penstock.nn.input_rows import AggregatedRows, Aggregation
+from penstock.nn.aggregation import AggregatedRows, Aggregation, aggregate, normalised_sum
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.table_aggregation import READ_IN_PLACE, aggregate_table, widened_rows
 from penstock.pipeline.batch_rows import Move, PlainReading, RowReader, RowReading
@@ -44,7 +43,8 @@ class AggregatedReading:
         self.shapes = [((matrices, block.num_dst, *source.row_shape()), np.dtype(np.float32))]
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        block, ids = host_block(self._block), host_ids(self._ids)
+        block = host_block(self._block) if self._block.on_device else self._block
+        ids = host_ids(self._ids)
         table = table_of(self._source)
         if table is None:
             table, ids = self._source.read(ids).astype(np.float32, copy=False), np.arange(len(ids))

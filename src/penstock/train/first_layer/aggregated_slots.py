@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
+from penstock.nn.aggregation import AggregatedRows, Aggregation
 from penstock.nn.device.aggregation import aggregate
-from penstock.nn.input_rows import AggregatedRows, Aggregation
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.table_aggregation import TableLists, shared_aggregation
 from penstock.sampling.device.block import DeviceBlock, Room

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
+from penstock.nn.aggregation import AggregatedRows
 from penstock.nn.device.gather import TableRows
-from penstock.nn.input_rows import AggregatedRows
 from penstock.nn.table_aggregation import READ_IN_PLACE
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.slot import Slot

@@ -9,7 +9,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
-from penstock.nn.input_rows import HostRows
+from penstock.nn.aggregation import HostRows
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.layers.entry import LayerEntry
 from penstock.pipeline.batch_rows import PLAIN_ROWS, Move, PlainReading, RowReader, RowReading

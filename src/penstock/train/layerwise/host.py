@@ -116,10 +116,7 @@ def followed_relations(graph: Graph, fanouts: Sequence[int | Mapping[str, int]],
 
 
 def frontiers(graph: Graph, wanted: dict[str, Array], hops: Sequence[list[EdgeType]]) -> list[dict[str, Array]]:
-    """For each level, inputs first, the vertices whose values are needed: ascending numbers by type.
-
-    `hops` are the relations followed, counted from the vertices that are wanted.
-    """
+    """For each level, inputs first, the vertices needed by type, ascending; `hops` go from the wanted ones."""
     needed = [{name: np.asarray(wanted.get(name, ()), np.int64) for name in graph.nodes}]
     for kinds in hops:
         marks = {name: np.zeros(nodes.count, np.bool_) for name, nodes in graph.nodes.items()}
@@ -161,11 +158,10 @@ class AlonePlan:
     """The parts of a `LayerPlan` that are trivial for a process that computes alone."""
 
     def running(self) -> AbstractContextManager[None]:
-        """No context is needed."""
         return nullcontext()
 
     def finish_layer(self, number: int) -> None:
-        """Nothing to wait for."""
+        """Do nothing: no other process computes rows of the layer."""
 
     def finish(self) -> None:
         """Nothing to release: levels are freed with their last reference."""
@@ -175,11 +171,9 @@ class AlonePlan:
         return rows
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
-        """Compute all rows here."""
         return torch.cat(compute(slice(0, count)))
 
     def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
-        """Compute all rows here."""
         return compute(slice(0, count))
 
 

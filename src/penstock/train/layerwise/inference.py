@@ -172,10 +172,7 @@ class Inference:
     def outputs(
         self, wanted: dict[str, Array], progress: Progress = SILENT, hidden: bool = False
     ) -> dict[str, torch.Tensor]:
-        """The outputs of vertices (ascending numbers by type), in that order.
-
-        `hidden`: return the last hidden layer instead, where the model is made of layers.
-        """
+        """The outputs of ascending vertices by type, in that order; `hidden`: of the last hidden layer."""
         for name, rows in wanted.items():
             _check_rows(name, rows, self._graph.nodes[name].count)
         with (

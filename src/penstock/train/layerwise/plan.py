@@ -24,10 +24,7 @@ _PIECES = 8
 
 
 class Chunk(NamedTuple):
-    """Some vertices of a type: `rows` begin at `start` in the list they were cut from.
-
-    `times`, where given: up to when each vertex sees the graph, instead of its own time.
-    """
+    """Vertices of a type, from `start` in the list they were cut from; `times`: until when each sees the graph."""
 
     node_type: str
     rows: Array
@@ -233,10 +230,7 @@ class LayerPlan(Protocol):
         """The numbers under which levels and inputs store some vertices."""
 
     def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
-        """Some vertices in chunks with their whole neighbourhoods over all hops.
-
-        `times`: up to when each of them sees the graph, where that is not its own time.
-        """
+        """Vertices in chunks with their whole neighbourhoods, until their own or the given `times`."""
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
         """`compute` over `count` vertices, in pieces: every process computes some, and all get the whole."""

@@ -6,6 +6,7 @@ in the pipeline's threads (`wanted`).
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,14 +36,29 @@ _SHARE = 64
 """Fields up to one in this many parts of a device's memory are kept there once a batch on it needs them."""
 
 
+@dataclass(frozen=True)
+class BatchTypes:
+    """The types of a batch's graph."""
+
+    typed: bool
+    """Whether the graph has several node or edge types."""
+    is_hetero: bool
+    """Whether the batch is a `HeteroData` in PyG."""
+    node_types: tuple[str, ...]
+    edge_types: tuple[EdgeType, ...]
+    seeds: str | EdgeType | None
+    """The type of the examples."""
+    edge_fields: frozenset[str] = frozenset()
+    """Names that belong to edges rather than vertices, where there is one type of each."""
+
+
 class BatchFields:
     """Computes the values of the batches of one loader."""
 
     def __init__(self, graph: Graph, job: LoaderJob, source: SeedSource, given: GivenGraph) -> None:
         """`graph` has the lists that batches are drawn from, and the fields of their vertices and edges."""
         self._graph, self._job, self._source = graph, job, source
-        self.typed, self.is_hetero = not graph.is_homogeneous, given.is_hetero or not graph.is_homogeneous
-        self.node_types, self.edge_types = graph.node_types, graph.edge_types
+        self.typed, self.edge_types = not graph.is_homogeneous, graph.edge_types
         self.node_type: str | None = getattr(source, "node_type", None)
         self.edge_type: EdgeType | None = getattr(source, "edge_type", None)
         self.attributes = given.attributes if given.from_pyg else {}
@@ -53,14 +69,9 @@ class BatchFields:
         own = given.from_pyg
         self._nodes = {name: self._fields_of_nodes(nodes, own) for name, nodes in graph.nodes.items()}
         self._edges = {kind: self._fields_of_edges(kind) for kind in graph.edges}
-
-    @property
-    def names_of_edges(self) -> frozenset[str]:
-        """Names of fields and block values that edges have and vertices do not."""
-        fields = {name for each in self._edges.values() for name in each}
-        return frozenset(
-            {*fields, "edge_attr", "edge_weight", "edge_norm"} - {n for f in self._nodes.values() for n in f}
-        )
+        names = {"edge_attr", "edge_weight", "edge_norm"}.union(*self._edges.values()).difference(*self._nodes.values())
+        kinds = tuple(graph.node_types), tuple(graph.edge_types), self.edge_type or self.node_type
+        self.types = BatchTypes(self.typed, given.is_hetero or self.typed, *kinds, frozenset(names))
 
     def makers(self, batch: Batch, planned: Planned, place: Place) -> dict[str, Make]:
         """For one place (a type, or the whole graph), the functions that compute each value, by name."""

@@ -142,10 +142,7 @@ class BatchLoader:
         return {**self._facts(), "epoch": self._at.epoch, "batch": self._at.batch}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Continue, in the next iteration, with the batch after the last one yielded when the state was taken.
-
-        A state of other seeds, another number of ranks or another batch size is refused.
-        """
+        """Continue after the last batch yielded before the state was taken; states of other loaders are refused."""
         if not isinstance(state, Mapping):
             raise PenstockError(
                 f"A loader's state is what its state_dict() gave, not a {type(state).__name__}: give that.",

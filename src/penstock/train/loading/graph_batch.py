@@ -1,7 +1,7 @@
 """The batch that a user's own loop gets: PyG's names for what a module takes, and blocks for `ps.nn`."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -28,22 +28,6 @@ class NoSuchField(PenstockError, AttributeError):  # noqa: N818
     """A batch has no value of this name."""
 
 
-@dataclass(frozen=True)
-class BatchTypes:
-    """The types of a batch's graph."""
-
-    typed: bool
-    """Whether the graph has several node or edge types."""
-    is_hetero: bool
-    """Whether the batch is a `HeteroData` in PyG."""
-    node_types: tuple[str, ...]
-    edge_types: tuple[EdgeType, ...]
-    seeds: str | EdgeType | None
-    """The type of the examples."""
-    edge_fields: frozenset[str] = frozenset()
-    """Names that belong to edges rather than vertices, where there is one type of each."""
-
-
 class GraphBatch:
     """A sampled batch. Rows are the vertices `n_id`; the seeds are the first `batch_size` of them.
 
@@ -56,9 +40,7 @@ class GraphBatch:
     def __init__(self, planned: Planned, batch: Batch, fields: BatchFields, device: torch.device) -> None:
         self._planned, self._batch, self._device = planned, batch, device
         self._fields: BatchFields | None = fields
-        kinds = tuple(fields.node_types), tuple(fields.edge_types)
-        seeds = fields.edge_type or fields.node_type
-        self._types = BatchTypes(fields.typed, fields.is_hetero, *kinds, seeds, fields.names_of_edges)
+        self._types = fields.types
         self._known: dict[Place, dict[str, Callable[[], Any]]] = {}
         self._values: dict[Place, dict[str, Any]] = {}
         for (place, name), value in (batch.made or {}).items():

@@ -217,10 +217,7 @@ PYG_ARGUMENTS: dict[str, str] = {
 
 
 def make_loader_job(fields: dict[str, Any], splits: str) -> LoaderJob:
-    """A checked job of a loader's arguments; `splits` is where the graph's splits come from (job field `split`).
-
-    Nothing is held out unless `held_out` is given.
-    """
+    """A checked job of a loader's arguments, which holds nothing out by default; `splits`: job field `split`."""
     for name in fields:
         if name not in LOADER_FIELDS:
             raise PenstockError(f"ps.loader: {name!r} {_why_not(name)}", code="unknown-name")

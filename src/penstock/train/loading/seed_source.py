@@ -32,10 +32,7 @@ AUTO = "auto"
 def seed_source(
     given: GivenGraph, graph: Graph, job: LoaderJob, seeds: Seeds, negatives: bool
 ) -> tuple[SeedSource, Graph]:
-    """The items of an epoch, and the graph whose edges carry messages: without edges that a task holds out.
-
-    `negatives`: whether the user asked for negatives, so that they are drawn even beside labelled edges.
-    """
+    """An epoch's items, and the graph without held-out edges; `negatives`: drawn beside labels too."""
     if isinstance(seeds, EdgeExamples):
         return GivenEdges(graph, job, seeds, negatives), graph
     if isinstance(seeds, tuple):

@@ -1,116 +1,27 @@
 """Predicts what a job takes of a GPU: by a trace, or from two small steps where it cannot be traced."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
 import torch
 
-from penstock.errors import PenstockError
-from penstock.memory import available_mb
-from penstock.pipeline.batch_rows import HostCarrier
-from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Schedule
 from penstock.plan import Residence
-from penstock.trace.allocations import Allocations, UntraceableError, peak_of, tensors_in
+from penstock.trace.allocations import UntraceableError
 from penstock.trace.allocators import DevicePeak
 from penstock.trace.libraries import library_memory
 from penstock.traced import FEATURES, TOPOLOGY
 from penstock.train.auto_values import decide_sample_threads
-from penstock.train.batch_source import layers_of
 from penstock.train.device.decision import PlacementDecision, decide
-from penstock.train.device.memory import Load, StepMemory, TrialMemory, batch_load, followed, stored_type, way_of
+from penstock.train.device.host_trial import tried_on_host
+from penstock.train.device.memory import TrialMemory, stored_type, way_of
 from penstock.train.device.traced import TracedMemory
 from penstock.train.execution_modes import needs_placement
 from penstock.train.first_layer.slots import HOST_FILLED, gathered_bytes
-from penstock.train.layerwise.host import Reach
-from penstock.train.optimisers import make_optimiser
-from penstock.train.run_context import generators_kept
 from penstock.train.session import Session
-from penstock.train.steps.loaded import loss_of
-from penstock.train.whole.execution import decide_step
-from penstock.train.whole.memory import decided_sizes, free_bytes
-from penstock.train.whole.plan import vertices_by_level
-from penstock.train.whole.steps import first_epoch, is_captured
+from penstock.train.whole.execution import decided_steps
+from penstock.train.whole.memory import free_bytes
+from penstock.train.whole.steps import is_captured
 from penstock.train.whole.traced import StepSizes, traced_device_run
-
-# The memory of a step from two small ones on the host, for models that cannot be traced.
-
-_SMALL = 0.01
-_MEMORY_SHARE = 0.25
-"""The share of free memory that such steps may take; the rest is for other processes."""
-
-
-def tried_on_host(session: Session) -> StepMemory:
-    """Compute two small batches on the host and record what their tensors take."""
-    _give_numbers(session)
-    device, carrier = session.inputs.device, session.inputs.carrier
-    session.inputs.device, session.inputs.carrier = (
-        torch.device("cpu"),
-        HostCarrier(session.inputs.sources, edges=session.inputs.edges),
-    )
-    try:
-        size = min(session.task.batch_size, len(session.task.items))
-        sizes = sorted({max(1, size // part) for part in (4, 2)})
-        return followed([_tried(session, seeds) for seeds in sizes], size / sizes[-1])
-    finally:
-        session.inputs.device, session.inputs.carrier = device, carrier
-
-
-def _tried(session: Session, seeds: int) -> tuple[Load, float]:
-    planned = next(Schedule(session.task.items, seeds, session.job.draw_seed).from_position())
-    loaded = Loaded(planned, session.task.sample(planned))
-    # Each matrix produces a row of its width for each vertex, which has a gradient.
-    widths = sum(len(weights) for weights in session.learned.parameters() if weights.ndim > 1)
-    _require_small(2 * 4 * widths * sum(len(each) for each in loaded.batch.vertices.values()))
-    carrier: Any = session.inputs.carrier
-    carrier.gather(loaded.batch)
-    session.task.label(loaded.batch)
-    carrier.transfer(loaded.batch)
-    x = session.inputs.complete(loaded.batch)
-    buffers = {name: values.clone() for name, values in session.learned.named_buffers()}
-    noted = _Noted()
-    with generators_kept(), noted:
-        session.backward(loss_of(session, loaded, x))
-    session.optimiser.zero_grad(set_to_none=True)
-    for name, values in session.learned.named_buffers():
-        values.copy_(buffers[name])
-    return batch_load(loaded.batch, x), peak_of(noted.events).bytes
-
-
-def _give_numbers(session: Session) -> None:
-    """Replace meta weights, which have no values, by small random ones: nothing is learned with them."""
-    learned = session.learned
-    if not any(weights.is_meta for weights in learned.parameters()):
-        return
-    _require_small(2 * sum(each.nbytes for each in (*learned.parameters(), *learned.buffers())))
-    learned.to_empty(device="cpu")
-    with torch.no_grad():
-        for values in (*learned.parameters(), *learned.buffers()):
-            values.fill_(_SMALL if values.is_floating_point() else 0)
-    session.optimiser = make_optimiser(learned.parameters(), session.job, torch.device("cpu"))
-
-
-def _require_small(size: int) -> None:
-    """Refuse small steps that would take much of this machine's memory."""
-    most = int(_MEMORY_SHARE * (available_mb() << 20))
-    if size > most:
-        raise PenstockError(
-            f"The job's memory cannot be traced, and small steps to learn it from would take about {size / 1e9:,.1f} GB"
-            f" where a forecast may take {most / 1e9:,.1f} GB: lower hidden, layers or batch_size.",
-            code="out-of-memory",
-        )
-
-
-class _Noted(Allocations):  # type: ignore[no-untyped-call]
-    """Records the memory of real tensors while computing."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do an operation and record the memory of what it returns."""
-        out = func(*args, **(kwargs or {}))
-        for tensor in tensors_in(out):
-            self.note(tensor)
-        return out
 
 
 @dataclass(frozen=True)
@@ -192,23 +103,17 @@ def _placed(residence: Residence, session: Session) -> dict[str, int]:
 
 def _whole(session: Session) -> DeviceForecast:
     """The forecast for steps on the whole graph."""
-    job, messages, layers = session.job, session.task.messages, layers_of(session.job)
-    assert messages is not None
-    reach = Reach(messages, [list(messages.edges)] * layers, session.list_weight, edges=bool(session.inputs.edges))
+    job = session.job
     schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed, job.epochs)
-    steps, reason = list[StepSizes](), ""
-    for planned in first_epoch(schedule):
-        planned = planned._replace(seeds=np.sort(planned.seeds))
-        order, counts = vertices_by_level(reach, layers, session.task.readable(planned.seeds), job.scope == "all")
-        order, decision, predicted = decide_step(session, reach, order, counts, planned)
-        reason = reason or predicted.reason
-        sizes = decided_sizes(reach, layers, order, counts, decision)
-        steps.append(StepSizes(order, counts, sizes, decision, planned))
+    decided = list(decided_steps(session, schedule))
+    steps, untraced = [step for step, _ in decided], [predicted for _, predicted in decided if predicted.reason]
     why = [f"Each layer is computed in {steps[0].decision.bins[0]} bins; rows wait on {steps[0].decision.keep}."]
+    if not getattr(session.model, "layerwise", False):
+        why = ["The module computes the whole neighbourhood of a step at once."]
     context = library_memory().context
-    if reason:
+    if untraced:
         most = max(step.decision.predicted_bytes for step in steps)
-        return DeviceForecast(DevicePeak(most, most, "a step", {}), context, "rule", reason, why)
+        return DeviceForecast(DevicePeak(most, most, "a step", {}), context, *untraced[0], why)
     peak = _with_features(session, steps, traced_device_run(session, steps))
     recorded = is_captured(session, [step.decision for step in steps]) and not peak.host_validates
     return DeviceForecast(peak, context, "traced", "every step is the same", why, recorded=recorded)

@@ -1,4 +1,4 @@
-"""The memory of a job, predicted before it runs; shown as JSON or text."""
+"""The memory and the seconds of a job, predicted before it runs; shown as JSON or text."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -13,6 +13,7 @@ from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
 from penstock.train.memory.host_forecast import HostForecast, forecast_host
 from penstock.train.memory.remedies import counted_session, fits, refusal
+from penstock.train.memory.run_seconds import RunSeconds, predict_run
 
 # The memory of a job, predicted before it runs and without touching a device.
 
@@ -46,6 +47,8 @@ class MemoryForecast:
     """Where things are placed on the device, and how steps are done, as sentences."""
     share: float | None = None
     """The share of a GPU's throughput, 0 to 1, that the run uses when it runs alone; None where unknown."""
+    run: RunSeconds | str = ""
+    """The predicted seconds of the job's run, or why they are not predicted."""
     cores: int | None = None
     """Busy cores of the host while the job trains, if fewer than its threads; None: one for each thread."""
 
@@ -73,8 +76,9 @@ def forecast(
     with counted_session(job, graph, device_memory, module) as session:
         of_device: DeviceForecast | None = forecast_device(session) if kind == "cuda" else None
         of_host: HostForecast = forecast_host(session, of_device)
+        run = predict_run(session, "cuda" if kind == "cuda" else "cpu")
     found = _joined(kind, of_device, of_host)
-    return replace(found, seconds=round(time.perf_counter() - began, 3))
+    return replace(found, run=run, seconds=round(time.perf_counter() - began, 3))
 
 
 def fitting_forecast(
@@ -152,6 +156,8 @@ def forecast_fields(found: MemoryForecast, device_memory: int | None = None) -> 
         "method": found.method,
         "reason": found.reason,
         "seconds": found.seconds,
+        "run": found.run.fields() if isinstance(found.run, RunSeconds) else None,
+        "run_unknown": found.run if isinstance(found.run, str) else None,
         "why": found.why,
     }
 

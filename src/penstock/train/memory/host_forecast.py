@@ -15,26 +15,29 @@ from penstock.pipeline.grouped_batches import group_size, kept_bytes
 from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Schedule
 from penstock.store.source import RowSource
-from penstock.trace.allocations import LIBRARIES, META, PROCESS, AllocationEvent, UntraceableError, traceable
+from penstock.trace.allocations import (
+    ACTIVATIONS,
+    LIBRARIES,
+    META,
+    PROCESS,
+    AllocationEvent,
+    UntraceableError,
+    traceable,
+)
 from penstock.trace.allocators import heap_peak
 from penstock.trace.libraries import LOADED_ON_HOST
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
-from penstock.train.batch_source import layers_of
+from penstock.train.device.host_trial import tried_on_host
 from penstock.train.execution_modes import needs_placement
 from penstock.train.finalists import group_bytes
-from penstock.train.layerwise.host import Reach
-from penstock.train.memory.device_forecast import DeviceForecast, tried_on_host
+from penstock.train.memory.device_forecast import DeviceForecast
 from penstock.train.memory.process_memory import process_bytes
 from penstock.train.session import Session
-from penstock.train.steps.loaded import LearnAlone, StaleWeights
-from penstock.train.trace.batches import LargestBatch, largest_batch
-from penstock.train.trace.fake_session import input_density, traced_session
+from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
+from penstock.train.trace.fake_session import LargestBatch, input_density, largest_batch, traced_session
 from penstock.train.trace.inference import trace_inference, trace_last_inference
-from penstock.train.whole.execution import decide_step
-from penstock.train.whole.memory import decided_sizes
-from penstock.train.whole.plan import vertices_by_level
-from penstock.train.whole.steps import first_epoch
-from penstock.train.whole.traced import StepSizes, traced_host_steps
+from penstock.train.whole.execution import decided_steps
+from penstock.train.whole.traced import traced_host_steps
 
 # The steps of a job on the host, traced: as many batches as the pipeline holds, and a step on the largest.
 
@@ -231,21 +234,13 @@ def _steps(session: Session) -> tuple[HostPeak, str, str]:
         step = tried_on_host(session)
         size = step.of(step.whole) + 4 * step.whole.inputs
         reason = f"the step cannot be traced ({error}); two small steps were scaled up"
-        return HostPeak({"activations": size}, "a step"), "trial", reason
+        return HostPeak({ACTIVATIONS: size}, "a step"), "trial", reason
 
 
 def _whole_steps(session: Session, schedule: Schedule) -> tuple[HostPeak, str, str]:
-    job, messages, layers = session.job, session.task.messages, layers_of(session.job)
-    assert messages is not None
-    reach = Reach(messages, [list(messages.edges)] * layers, session.list_weight, edges=bool(session.inputs.edges))
     found = HostPeak({}, "")
-    for planned in first_epoch(schedule):
-        planned = planned._replace(seeds=np.sort(planned.seeds))
-        order, counts = vertices_by_level(reach, layers, session.task.readable(planned.seeds), job.scope == "all")
-        order, decision, predicted = decide_step(session, reach, order, counts, planned)
+    for step, predicted in decided_steps(session, schedule):
         if predicted.reason:
-            return HostPeak({"activations": decision.predicted_bytes}, "a step"), "rule", predicted.reason
-        sizes = decided_sizes(reach, layers, order, counts, decision)
-        events, further = traced_host_steps(session, StepSizes(order, counts, sizes, decision, planned))
-        found = max(found, HostPeak.of(events, further), key=lambda each: each.bytes)
+            return HostPeak({ACTIVATIONS: step.decision.predicted_bytes}, "a step"), predicted.method, predicted.reason
+        found = max(found, HostPeak.of(*traced_host_steps(session, step)), key=lambda each: each.bytes)
     return found, "traced", "every step is the same"

@@ -295,10 +295,7 @@ def _look(state: dict[str, Any], file: Path) -> TrainState:
 
 
 def take_newest(folder: Path, progress: Progress, take: Take = _look) -> Checkpoint:
-    """Load the newest checkpoint that is readable and fits, for resuming. Newer ones that are not are named in a note.
-
-    These are renamed, so that they do not count among the checkpoints that are kept.
-    """
+    """Load the newest checkpoint that is readable and fits; newer ones are named in a note and renamed."""
     found, unreadable = _newest_whole(folder, take)
     for file, error in unreadable:
         progress.note(f"{_of(file, error)}: the run resumes from {found.file.name} instead.")

@@ -19,7 +19,20 @@ MOST_SPANS = 4_000
 """Upper bound on the spans that another worker keeps, so that one message holds them."""
 
 
-class EventLog:
+class Events:
+    """Records what stages do; of this class itself: nothing."""
+
+    def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
+        """Record a stage's work on one batch: start and end in seconds."""
+
+    def memory(self, resident_mb: float) -> None:
+        """Record the resident memory at this moment."""
+
+    def close(self) -> None:
+        """Write what is buffered and end recording."""
+
+
+class EventLog(Events):
     """events.jsonl: a Chrome trace that Perfetto opens, written while the run goes on.
 
     The first line is `[`; each further line is one event and a comma. The format allows the closing bracket to be
@@ -85,23 +98,8 @@ class EventLog:
                 self._file.write(json.dumps(event) + ",\n")
 
 
-class NoEvents:
-    """Events that are not recorded."""
-
-    def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
-        """Do nothing."""
-
-    def memory(self, resident_mb: float) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class KeptEvents(NoEvents):
-    """Keeps the spans of the first batches on a worker that writes no run folder, until the first
-    worker asks for them. The memory curve is that of the first worker.
-    """
+class KeptEvents(Events):
+    """Keeps the first batches' spans on a worker without a run folder, until the first worker asks for them."""
 
     def __init__(self, recorded: int, began: float) -> None:
         """Keep at most `recorded` batches; `began` is time zero."""

@@ -189,10 +189,7 @@ class RunFolder:
         write_whole(self.path / RUN, json.dumps(self.facts, indent=1) + "\n")
 
     def record_failure(self, state: str, message: str, error: BaseException) -> None:
-        """Record how the run ended and log why, even where the disk is full, in space reserved for that.
-
-        If that fails too, the original error is still raised.
-        """
+        """Record how the run ended and why, in space reserved for that; its own error is raised whatever happens."""
         with suppress(OSError):
             (self.path / _RESERVE).unlink(missing_ok=True)
         with suppress(OSError, PenstockError):

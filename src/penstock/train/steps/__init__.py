@@ -3,5 +3,5 @@
 `engine` combines a source of batches (`sources`, `host_drawn`, `triples`, `whole.device`), a fill of their inputs
 (`first_layer.slots`), the computation of gradients, which stands beside the source, and an update with them (`update`);
 a `runner` runs, records or traces the work of these. `one_by_one` does steps on work that others deliver: the
-pipeline's batches (`loaded`), or the whole graph.
+pipeline's batches, or the whole graph.
 """

@@ -27,11 +27,10 @@ from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
 from penstock.traced import BATCHES, memory_for
 from penstock.train.first_layer.slots import Filling, SlotFill
-from penstock.train.optimisers import constants_of
 from penstock.train.session import Pause, Session, Step
-from penstock.train.steps.parts import Source, StepCompute, Update
+from penstock.train.steps.parts import Source, StepCompute
 from penstock.train.steps.runner import Launch, LaunchStream, Stopwatch, runner_for
-from penstock.train.steps.update import LaunchedFirst
+from penstock.train.steps.update import LaunchedFirst, Update, constants_of
 
 _WARM_UPS = 3
 """Steps that are run before recording: they compile kernels and let libraries allocate their workspaces."""
@@ -67,6 +66,7 @@ class Engine:
     ) -> None:
         self._session, self.source, self._fill, self._compute, self._update = session, source, fill, compute, update
         self._schedule, self._position, self._pause, recorder = course
+        self._batches = self._schedule.batches
         self._device = device = session.inputs.device
         self._clock = Stopwatch(device, recorder, source.stages)
         self._runner, self._apply = runner_for(device), Launch(update.apply)
@@ -152,14 +152,14 @@ class Engine:
             if failed is not None:
                 self._go_back_to(failed)
         self._position = Position(epoch, batch)
-        if batch == self._schedule.batches:
+        if batch == self._batches:
             self._position = Position(epoch + 1, 0)
             self.fill(self._position)
             self._drawn = self._begun = self._unfinished = 0
         return done
 
     def _step(self, epoch: int, batch: int, loss: float) -> Step:
-        last = batch == self._schedule.batches - 1
+        last = batch == self._batches - 1
         size = self._schedule.batch_size
         examples = self.source.examples(batch)
         if examples is None:
@@ -191,7 +191,7 @@ class Engine:
         """Draw a batch and fill its slot, and begin to fill as many following slots as the fill works ahead."""
         number, ahead = position.batch, self._fill.ahead
         self._draw_up_to(position._replace(batch=number + 2 * ahead))
-        while self._begun <= min(number + ahead, self._schedule.batches - 1):
+        while self._begun <= min(number + ahead, self._batches - 1):
             self._turn(self._begun).filling.begin()
             self._begun += 1
         filling = self._turn(number).filling
@@ -201,7 +201,7 @@ class Engine:
 
     def _draw_up_to(self, position: Position) -> None:
         """Launch the draws of all batches up to this one, at most to the end of the epoch."""
-        while self._drawn <= min(position.batch, self._schedule.batches - 1):
+        while self._drawn <= min(position.batch, self._batches - 1):
             turn = self._turn(self._drawn)
             with self._drawing.entered():
                 self._drawing.wait(turn.free)

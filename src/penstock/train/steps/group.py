@@ -79,7 +79,7 @@ class WorkerGroup(Protocol):
         """
 
     def explanations(self, session: Session) -> Any:
-        """The explanations of the model that are made during training (`train.execution.shared.Explanations`)."""
+        """The explanations of the model that are made during training (`train.execution.loaded.Explanations`)."""
 
     def gather_optimiser(self, session: Session) -> None:
         """Collect the optimiser's state in this process before it is written, if it is kept elsewhere."""

@@ -1,7 +1,7 @@
-"""The parts of a step: a source of batches, the computation of gradients, and an update with them.
+"""The parts of a step: a source of batches, and the computation of gradients.
 
-The fourth part, the fill of a slot's inputs, is `first_layer.slots.SlotFill`. The engine uses only these interfaces.
-Methods with a body are defaults that suit most sources and updates.
+The others are the fill of a slot's inputs (`first_layer.slots.SlotFill`), and the update with the gradients
+(`update.Update`). The engine uses only these interfaces. Methods with a body are defaults that suit most of them.
 """
 
 from abc import abstractmethod
@@ -111,42 +111,3 @@ class StepCompute(Protocol):
     def constants(self) -> Any:
         """What a recorded step holds fixed although it may change from one burst to the next."""
         return None
-
-
-class Update(Protocol):
-    """What is done with gradients."""
-
-    most: int
-    """The most steps of a burst."""
-    is_apart: bool = False
-    """Whether `apply` is launched after the step's other work, with something else in between."""
-
-    def prepare(self) -> None:
-        """Called before anything is recorded, where steps can be skipped."""
-        return
-
-    @abstractmethod
-    def take(self, slot: Any, found: StepGradients) -> Any:
-        """Launch the last of a step's work; recorded. Returns what is kept for the slot."""
-
-    def launched(self, position: Position) -> None:
-        """Called after a step was launched; `apply` follows."""
-        return
-
-    def apply(self) -> None:
-        """Launch the optimiser's step, where `is_apart`; recorded."""
-        return
-
-    def burst(self, many: int) -> AbstractContextManager[Any]:
-        """A context for a burst of `many` steps, which succeeds or fails as a whole."""
-        return nullcontext()
-
-    def look(self, source: Source, first: int, last: int) -> tuple[list[float], int | None]:
-        """The result of `Source.look`, agreed by all workers where there are several."""
-        return source.look(first, last)
-
-    def settled(self, kept: Any, position: Position, losses: list[float]) -> list[float]:
-        """Called when the host has read losses; `kept` and `position` are the last one's. Returns the whole batches'
-        losses.
-        """
-        return losses

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.nn.drop import dropping
-from penstock.nn.norm import PaddedBatch, normalising
+from penstock.nn.norm import PaddedBatch, has_batch_norm, normalising
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.sampling import BatchKey
 from penstock.sampling.block import Block, MiniBatch
@@ -324,7 +324,7 @@ class VertexCompute(StepCompute):
     """Computes the model's outputs for a batch's seeds, the task's loss, and the gradients."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._session, self._normalises = session, has_batch_norm(session.learned)
 
     def gradients(self, slot: VertexSlot, inputs: Any) -> StepGradients:
         session, drawn, batch = self._session, slot.slot, slot.batch
@@ -335,7 +335,8 @@ class VertexCompute(StepCompute):
         x = inputs if isinstance(inputs, dict) else {batch.node_type: inputs}
         if session.inputs.scale is not None:
             x = {name: self._scaled(rows) for name, rows in x.items()}
-        with dropping(drawn.keys[-1:], batch.row_names), normalising(_real_rows(drawn)), session.precision():
+        norms = normalising(_real_rows(drawn)) if self._normalises else nullcontext()
+        with dropping(drawn.keys[-1:], batch.row_names), norms, session.precision():
             loss = session.task.loss(session.encode(batch, x), batch)
         skip = session.backward(loss, drawn.skip)
         assert skip is not None

@@ -3,10 +3,12 @@
 `make_step` is the only place where a session's optimiser makes its step.
 """
 
+import inspect
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,10 +17,11 @@ from penstock.pipeline.schedule import Position
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
-from penstock.train.optimisers import constants_of, prepare_skipping, step_unless
+from penstock.traced import is_gpu
+from penstock.train.optimisers import rates_on_device
 from penstock.train.session import Session
 from penstock.train.steps.group import DeviceSums, WorkerGroup
-from penstock.train.steps.parts import LearnedRows, Source, StepGradients, Update
+from penstock.train.steps.parts import LearnedRows, Source, StepGradients
 from penstock.train.steps.runner import Launch, LaunchStream, Runner, Work
 from penstock.wire.coflows import batch_order, within_batch
 
@@ -42,6 +45,112 @@ def make_step(
     step_unless(session.optimiser, skip)
     if rows is not None:
         rows.learn()
+
+
+# Steps that can be skipped by a flag on the device, and recorded.
+
+
+def prepare_skipping(optimiser: torch.optim.Optimizer) -> None:
+    """Make an optimiser's steps fit to be recorded and skipped: on a GPU, rates and counts lie there, and SGD's
+    momentum, which torch would take from the first gradients, exists before.
+    """
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            if group.get("momentum") and isinstance(optimiser, torch.optim.SGD):
+                state = optimiser.state[parameter]
+                if state.get("momentum_buffer") is None:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+            if "capturable" in group and is_gpu(parameter.device):
+                group["capturable"] = True
+                for name, value in optimiser.state.get(parameter, {}).items():
+                    if isinstance(value, Tensor):
+                        optimiser.state[parameter][name] = value.to(parameter.device)
+        rates_on_device(optimiser, group["params"][0].device)
+
+
+def step_unless(optimiser: torch.optim.Optimizer, skip: Tensor | None) -> None:
+    """Make a step; where `skip`, a number on the device, is not 0, weights and state stay as they were.
+
+    torch's fused steps skip by themselves. For others, everything is copied before the step and restored after it.
+    """
+    if skip is None or all(group.get("fused") for group in optimiser.param_groups):
+        fused: Any = optimiser
+        fused.found_inf = None if skip is None else skip[0]
+        optimiser.step()
+        fused.found_inf = None
+        return
+    _make_state(optimiser)
+    learned = [each for group in optimiser.param_groups for each in group["params"] if each.grad is not None]
+    live = [each.detach() for each in learned]
+    live += [value for each in learned for value in optimiser.state.get(each, {}).values() if _is_tensor(value)]
+    before = [value.clone() for value in live]
+    optimiser.step()
+    for value, kept in zip(live, before, strict=True):
+        value.copy_(torch.where(skip.view(()) != 0, kept, value))
+
+
+def constants_of(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The numbers that a recorded step holds fixed, such as a momentum: where they change, it must be recorded again.
+
+    Rates on the device are not among them.
+    """
+    return [
+        {name: value for name, value in group.items() if name != "params" and not _is_tensor(value)}
+        for group in optimiser.param_groups
+    ]
+
+
+def _make_state(optimiser: torch.optim.Optimizer) -> None:
+    """Make the state that parameters have before their first step, as torch would at the beginning of that step."""
+    make: Any = optimiser._init_group  # type: ignore[attr-defined]
+    for group in optimiser.param_groups:
+        if any(each.grad is not None and not optimiser.state.get(each) for each in group["params"]):
+            make(group, *([] for _ in range(len(inspect.signature(make).parameters) - 1)))
+    if isinstance(optimiser, torch.optim.SGD):
+        prepare_skipping(optimiser)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
+
+
+class Update(Protocol):
+    """What is done with gradients."""
+
+    most: int
+    """The most steps of a burst."""
+    is_apart: bool = False
+    """Whether `apply` is launched after the step's other work, with something else in between."""
+
+    def prepare(self) -> None:
+        """Called before anything is recorded, where steps can be skipped."""
+        return
+
+    @abstractmethod
+    def take(self, slot: Any, found: StepGradients) -> Any:
+        """Launch the last of a step's work; recorded. Returns what is kept for the slot."""
+
+    def launched(self, position: Position) -> None:
+        """Called after a step was launched; `apply` follows."""
+        return
+
+    def apply(self) -> None:
+        """Launch the optimiser's step, where `is_apart`; recorded."""
+        return
+
+    def burst(self, many: int) -> AbstractContextManager[Any]:
+        """A context for a burst of `many` steps, which succeeds or fails as a whole."""
+        return nullcontext()
+
+    def look(self, source: Source, first: int, last: int) -> tuple[list[float], int | None]:
+        """The result of `Source.look`, agreed by all workers where there are several."""
+        return source.look(first, last)
+
+    def settled(self, kept: Any, position: Position, losses: list[float]) -> list[float]:
+        """Called when the host has read losses; `kept` and `position` are the last one's. Returns the whole batches'
+        losses.
+        """
+        return losses
 
 
 _LAUNCHED = 3

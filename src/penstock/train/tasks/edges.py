@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -21,23 +21,22 @@ from penstock.sampling.links import EdgeBatcher, find_reverse, split_positions
 from penstock.sampling.links.known import Reverse
 from penstock.traced import new_weights
 from penstock.train.batch_source import BatchSource, EdgeTimes, edge_times
-from penstock.train.dataset.labels import LearnedLabels, check_classes, check_learned, recoded
+from penstock.train.dataset.labels import LabelColumn, LearnedLabels, check_classes, column, in_learned_codes
 from penstock.train.dataset.prepared_graph import choose_edge_type
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
-from penstock.train.losses import NO_WEIGHTS, loss_weights, number_loss
+from penstock.train.losses import LabelLoss
 from penstock.train.metrics import default_metric, metric_values
 from penstock.train.tasks.ends import (
     DrawnEdges,
     EndRows,
-    FixedPairs,
     Rows,
     Share,
     block_bytes,
+    by_row,
     end_rows,
     end_rows_of,
     mean_of_batch,
-    own_losses,
     pair_blocks,
     pair_bytes,
 )
@@ -54,30 +53,21 @@ from penstock.train.tasks.task import (
 )
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
+if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
+    from penstock.sampling.device.links import EdgeSeeds
+
 # Labels of edges, classes or numbers, and their splits.
 
 
-@dataclass(eq=False)
-class LabelledEdges:
-    """The edges of one type: a label for each (-1 or NaN: none), positions of the splits, and the relation's reverse.
-
-    `classes` is 0 where labels are numbers. `problem` says why outputs cannot be compared with the labels.
-    """
+@dataclass(eq=False, kw_only=True)
+class LabelledEdges(LabelColumn):
+    """The edges of one type with their labels and the positions of the splits, and the relation's reverse."""
 
     edge_type: EdgeType
-    task: TaskName
-    labels: Array
-    splits: dict[str, Array]
-    classes: int
     reverse: Reverse
-    field: str
-    words: list[str] | None = None
-    problem: str | None = None
-
-    def learned(self) -> LearnedLabels:
-        """The labels as a run keeps them."""
-        kind = edge_key(self.edge_type)
-        return LearnedLabels(self.task, kind, self.field, self.classes, words=self.words)
 
 
 def labelled_edges(
@@ -99,8 +89,8 @@ def labelled_edges(
     if learned is None:
         if field not in edges.fields:
             raise PenstockError(f"The edges have no field {field!r} to learn: set `label`.", code="field-missing")
-        labels = _column(edges.fields[field])
-        found = LabelledEdges(kind, task, labels, {}, 0, reverse, field)
+        labels = column(edges.fields[field])
+        found = LabelledEdges(labels, {}, task, 0, field=field, edge_type=kind, reverse=reverse)
         if TASK_FACTS[task].learns == "numbers":
             _check_type(labels, "iubf", field, kind, "regression needs one number for each edge")
         else:
@@ -108,17 +98,12 @@ def labelled_edges(
             found.words = edges.categories.get(field)
             check_classes(found.classes, labels, options, f"edges {edge_key(kind)}")
     else:
-        check_learned(learned, options)
-        known = (learned.classes, reverse, learned.field or field, learned.words)
-        if field in edges.fields:
-            labels, problem = recoded(_column(edges.fields[field]), edges.categories.get(field), learned)
-        else:
-            labels, problem = np.full(edges.count, -1), f"The edges have no labels {field!r} to compare with."
-        found = LabelledEdges(kind, learned.task, labels, {}, *known, problem)
+        codes = in_learned_codes(learned, edges, options, "edges")
+        found = LabelledEdges(*codes, edge_type=kind, reverse=reverse)
     found.splits = {name: np.empty(0, np.int64) for name in SPLITS}
     if found.problem is None:
         first, second, third = options.split_ratio
-        eligible = np.flatnonzero(_known(found))
+        eligible = np.flatnonzero(found.known)
         if times is not None and options.split != "ratio":
             found.splits = times.splits((first, second, third), eligible)
             return found
@@ -126,22 +111,6 @@ def labelled_edges(
         worker_group: Reverse = "same" if reverse == "same" else "none"
         found.splits = split_positions(edges, (first, second, third), options.split_number, worker_group, eligible)
     return found
-
-
-def _column(labels: Array) -> Array:
-    """Labels, with a matrix of one column turned into a vector."""
-    labels = np.asarray(labels)
-    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-
-
-def _known(found: LabelledEdges) -> Array:
-    """Whether each edge has a label. Losses are computed in float32: a label that is infinite there
-    counts as unknown.
-    """
-    if found.labels.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            return np.asarray(np.isfinite(found.labels.astype(np.float32, copy=False)))
-    return np.asarray(found.labels != -1 if found.classes == 0 else found.labels >= 0)
 
 
 def _check_type(labels: Array, types: str, field: str, kind: EdgeType, needed: str) -> None:
@@ -188,18 +157,14 @@ class EdgeTask(DrawnEdges):
         self._graph, self._data, self._batches, self._share, self.times = graph, data, batches, share, times
         self.name, self.facts, self._kind = data.task, TASK_FACTS[data.task], data.edge_type
         self.edge_type = data.edge_type
-        self.learned, self._width = data.learned(), job.hidden
+        self.learned, self._width = data.kept(edge_key(data.edge_type)), job.hidden
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.messages, self.sampler, self.redraws = batches.messages, batches.sampler, False
         with new_weights():
             self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes or 1)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
         self._metrics = reported_metrics(self.metric, _REPORTED[self.facts.learns], functions)
-        self._loss, self.has_own_loss = functions.loss, functions.loss is not None
-        training = data.splits["train"]
-        self._number_loss, self._weights = number_loss(job.loss), NO_WEIGHTS
-        if len(training) and data.classes:
-            self._weights = loss_weights(job.class_weights, data.labels[training], data.classes, data.words)
+        self._loss, self.has_own_loss = LabelLoss(data, job, functions.loss), functions.loss is not None
         own_times = None if times is None else times.values
         self.batcher = EdgeBatcher(
             graph, self._kind, reverse=data.reverse, times=own_times, disjoint=job.has_disjoint_seeds
@@ -225,7 +190,7 @@ class EdgeTask(DrawnEdges):
         ends = {"rows": links.source_rows.astype(np.int64), "columns": links.destination_rows.astype(np.int64)}
         batch.labels = {**ends, "values": self.labels_of(links.edges)}
 
-    def fixed_labels(self, pairs: FixedPairs, values: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    def fixed_labels(self, pairs: "EdgeSeeds", values: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """The labels of a batch at fixed addresses on a device, as `loss` reads them."""
         assert values is not None
         rows, columns, weights = (each[:, 0] for each in (pairs.rows, pairs.columns, pairs.weights))
@@ -276,7 +241,7 @@ class EdgeTask(DrawnEdges):
         for some in pair_blocks(len(positions), self._width):
             links = self.batcher.batch(positions[some], BatchKey(0, 0, 0))
             with torch.no_grad():
-                logits = self.head(*rows.of(links)).float().cpu()
+                logits = self.head(*rows(links)).float().cpu()
             yield links.source, links.destination, logits
 
     def labels_of(self, positions: Array) -> Array:
@@ -284,13 +249,7 @@ class EdgeTask(DrawnEdges):
         return self._data.labels[positions].astype(np.int64 if self.learned.classes else np.float32)
 
     def _losses(self, out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if not self.learned.classes:
-            out = out[:, 0]
-        if self._loss is not None:
-            return own_losses(self._loss, out, labels)
-        if not self.learned.classes:
-            return self._number_loss(out, labels)
-        return functional.cross_entropy(out, labels, self._weights.on(out.device), reduction="none")
+        return by_row(self._loss(out, labels), len(out))
 
 
 def make_edge_task(

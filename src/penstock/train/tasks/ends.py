@@ -1,7 +1,7 @@
 """What tasks on edges share: batches of edges, and exact rows of their ends."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of
 from penstock.train.batch_source import BatchSource, EdgeTimes
 from penstock.train.layerwise.inference import Inference
 from penstock.train.tasks.task import Owners
-from penstock.train.user_functions import UserLoss
 
 _BLOCK_BYTES = 64 << 20
 """Bytes of one block of pairs that a head computes at a time."""
@@ -68,10 +67,7 @@ def sample_ends(
     share: Share | None = None,
     times: EdgeTimes | None = None,
 ) -> Batch:
-    """A batch of edges, or a share of it, and the neighbourhoods of their ends without the whole batch's edges.
-
-    With `times`, each neighbourhood is that before the edge's time.
-    """
+    """A batch of edges and their ends' neighbourhoods, before their `times`, without the batch's edges."""
     links = examples_of(batcher, planned, share).links
     if times is None:
         batch = batches.sample(links.nodes, planned, exclude=links.exclude)
@@ -92,10 +88,7 @@ def examples_of(batcher: EdgeBatcher, planned: Planned, share: Share | None = No
 
 
 def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's rows, `width` wide, of the sources' and of the destinations' types, on the device of `near`.
-
-    They are empty for a worker whose share of a batch has no edges.
-    """
+    """The model's rows of both ends' types; empty ones where a worker's share of a batch has no edges."""
     if isinstance(out, torch.Tensor):
         return out, out
     none = torch.zeros(0, width, device=near.device, requires_grad=True)
@@ -105,29 +98,14 @@ def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple
 def mean_of_batch(
     losses: torch.Tensor, whole: int | torch.Tensor | None, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The mean of losses; for a share of a batch with `whole` edges or pairs, its part of the batch's mean.
-
-    `weights` are 0 for the losses of padding and 1 for others.
-    """
+    """The mean of losses, or a share's part of the `whole` batch's; `weights` are 0 for padding."""
     losses = losses if weights is None else losses * weights
     return losses.mean() if whole is None else losses.sum() / whole
 
 
-class FixedPairs(Protocol):
-    """The pairs [edges, 1 + negatives] of a batch at fixed addresses on a device (`sampling.device.links.EdgeSeeds`):
-    rows of their ends, which of them count, and their weights, 0 for padding.
-    """
-
-    rows: torch.Tensor
-    columns: torch.Tensor
-    counts: torch.Tensor
-    weights: torch.Tensor
-
-
-def own_losses(loss: UserLoss, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The losses of a user's function by row; where it returns their mean, that value for each row."""
-    losses = loss(outputs, labels)
-    return losses.expand(len(outputs)) if losses.dim() == 0 else losses
+def by_row(losses: torch.Tensor, rows: int) -> torch.Tensor:
+    """Losses by row; where a user's function has returned their mean, that value for each row."""
+    return losses.expand(rows) if losses.dim() == 0 else losses
 
 
 def pair_bytes(pairs: int, width: int) -> int:
@@ -147,23 +125,8 @@ def block_bytes(count: int, width: int) -> int:
     return 2 * 4 * width * size
 
 
-class EndRows(Protocol):
-    """Exact output rows of the ends of edges."""
-
-    def of(self, links: EdgeBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of each edge's source, and of its destination."""
-
-
-class RowsOfAll:
-    """`EndRows` where a vertex has one row for all edges: all rows are computed at once."""
-
-    def __init__(self, graph: Graph, kind: EdgeType, inference: Inference, progress: Progress) -> None:
-        self._rows = all_rows(graph, kind, inference, progress)
-
-    def of(self, links: EdgeBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Look rows up by vertex."""
-        sources, destinations = map(torch.from_numpy, (links.source, links.destination))
-        return self._rows[0][sources], self._rows[1][destinations]
+EndRows = Callable[[EdgeBatch], tuple[torch.Tensor, torch.Tensor]]
+"""The exact output rows of each edge's source, and of its destination."""
 
 
 class RowsAtTimes:
@@ -189,9 +152,10 @@ def end_rows_of(
     graph: Graph, kind: EdgeType, times: EdgeTimes | None, inference: Inference, progress: Progress
 ) -> EndRows:
     """Exact rows of the ends of a relation's edges, at the edges' times if the job is sampled by time."""
-    if times is None:
-        return RowsOfAll(graph, kind, inference, progress)
-    return RowsAtTimes(kind, inference, times)
+    if times is not None:
+        return RowsAtTimes(kind, inference, times).of
+    sources, destinations = all_rows(graph, kind, inference, progress)
+    return lambda links: (sources[torch.from_numpy(links.source)], destinations[torch.from_numpy(links.destination)])
 
 
 def all_rows(graph: Graph, kind: EdgeType, inference: Inference, progress: Progress) -> tuple[Any, Any]:

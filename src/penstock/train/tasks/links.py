@@ -1,7 +1,7 @@
 """Link prediction: true edges must score above false ones, in the whole graph or in that before a time."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,15 +43,14 @@ from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import (
     DrawnEdges,
-    FixedPairs,
     Rows,
     RowsAtTimes,
     Share,
     all_rows,
     block_bytes,
+    by_row,
     end_rows,
     mean_of_batch,
-    own_losses,
     pair_blocks,
     pair_bytes,
 )
@@ -68,7 +67,8 @@ from penstock.train.tasks.task import (
 )
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
-# Link prediction: true edges must score above false ones.
+if TYPE_CHECKING:
+    from penstock.sampling.device.links import EdgeSeeds
 
 _REPORTED = ("mrr", "hits@1", "hits@10", "hits@50")
 
@@ -165,7 +165,7 @@ class LinkTask(DrawnEdges):
         """None: which edges there are is all that is learned."""
         return None
 
-    def fixed_labels(self, pairs: FixedPairs, values: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    def fixed_labels(self, pairs: "EdgeSeeds", values: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """The labels of a batch at fixed addresses on a device, as `loss` reads them."""
         if self._options.link_loss != "bce":
             weights = pairs.weights[:, 0]
@@ -182,7 +182,7 @@ class LinkTask(DrawnEdges):
         scores = self.head(sources[pairs["rows"]], destinations[pairs["columns"]])
         whole = batch.links.whole
         if self._loss is not None:
-            losses = own_losses(self._loss, scores, pairs["true"])
+            losses = by_row(self._loss(scores, pairs["true"]), len(scores))
             return mean_of_batch(losses, None if whole is None else whole.pairs)
         if self._options.link_loss == "bce":
             losses = functional.binary_cross_entropy_with_logits(scores, pairs["true"], reduction="none")

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -19,7 +18,7 @@ from penstock.train.batch_source import BatchSource, make_batch_source
 from penstock.train.dataset.labels import Labelled, LearnedLabels, in_any, labelled_vertices, vertices_to_judge
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
-from penstock.train.losses import NO_WEIGHTS, LossWeights, loss_weights, number_loss
+from penstock.train.losses import LabelLoss
 from penstock.train.metrics import Metric, default_metric, metric_values
 from penstock.train.tasks.task import (
     Owners,
@@ -54,8 +53,8 @@ class NodeTask:
         self.metric: Metric = chosen_metric(job.metric, default, data.task, functions)
         kind = "multi-label" if data.multi_label else self.facts.learns
         self._metrics = reported_metrics(self.metric, _REPORTED[kind], functions)
-        self._loss, self.has_own_loss = functions.loss, functions.loss is not None
-        self._number_loss, self._weights = number_loss(job.loss), self._class_weights(job)
+        self._losses, self._own_loss = LabelLoss(data, job, functions.loss), functions.loss
+        self.has_own_loss = functions.loss is not None
         self.losses: dict[str, float] = {}
 
     def sample(self, planned: Planned) -> Batch:
@@ -125,8 +124,8 @@ class NodeTask:
         losses = self._losses(out, batch.labels)
         if batch.seed_weights is None:
             return losses.mean()
-        if self._loss is not None:
-            losses = self._loss.by_row(losses)
+        if self._own_loss is not None:
+            losses = self._own_loss.by_row(losses)
         weights = torch.as_tensor(batch.seed_weights).to(losses.device, losses.dtype)
         return (losses.flatten(1).mean(1) if losses.dim() > 1 else losses).mul(weights).sum()
 
@@ -158,25 +157,6 @@ class NodeTask:
         if self.facts.learns == "numbers":
             out = out[:, 0]
         return metric_values(self._metrics, out, labels)
-
-    def _losses(self, out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if self.facts.learns == "numbers":
-            out = out[:, 0]
-        if self._loss is not None:
-            return self._loss(out, labels)
-        if self.facts.learns == "numbers":
-            return self._number_loss(out, labels)
-        weights = self._weights.on(out.device)
-        if self._data.multi_label:
-            return functional.binary_cross_entropy_with_logits(out, labels, pos_weight=weights, reduction="none")
-        return functional.cross_entropy(out, labels, weights, reduction="none")
-
-    def _class_weights(self, job: Job) -> LossWeights:
-        """Weights by the training vertices' labels. A model that is only used has no loss, and needs none."""
-        training = self._data.splits.get("train")
-        if self._data.problem is not None or training is None or not len(training):
-            return NO_WEIGHTS
-        return loss_weights(job.class_weights, self._data.labels[training], self.out, self.learned.words)
 
     def _typed(self, labels: Array) -> Array:
         whole = self.facts.learns == "classes" and not self._data.multi_label

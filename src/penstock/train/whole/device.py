@@ -73,7 +73,7 @@ class WholeSource(Source):
             slot.skip.zero_()
 
     def look(self, first: int, last: int) -> tuple[list[float], int | None]:
-        """Nothing lacks room."""
+        """Losses of the steps; no batch can lack room."""
         return [float(self._slots[number].loss) for number in range(first, last)], None
 
 

@@ -31,19 +31,27 @@ from penstock.train.session import Pause, Session, Steps
 from penstock.train.steps.engine import Course
 from penstock.train.steps.one_by_one import OneByOne
 from penstock.train.whole.in_place import InPlaceStep
+from penstock.train.whole.levels import Where
 from penstock.train.whole.memory import (
     BinSize,
     Decision,
     LayerSize,
     bin_sizes,
     decide,
+    decided_sizes,
     edge_numbers,
     free_bytes,
     in_place_sizes,
     num_inputs,
     step_bytes,
 )
-from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
+from penstock.train.whole.own_module import (
+    KeptNeighbourhood,
+    OwnModulePasses,
+    require_room,
+    tried_bytes,
+    whole_neighbourhood,
+)
 from penstock.train.whole.plan import (
     ListSizes,
     list_sizes,
@@ -54,7 +62,7 @@ from penstock.train.whole.plan import (
 )
 from penstock.train.whole.prepared import PreparedStep
 from penstock.train.whole.steps import Passes, RepeatedWork, StepPasses, WholeStep, first_epoch, is_captured
-from penstock.train.whole.traced import traced_step_memory
+from penstock.train.whole.traced import StepSizes, traced_step_memory
 
 # The preparation of whole-graph steps, which is reported while it is done, and timed.
 
@@ -126,7 +134,9 @@ class WholeExecution(LoadedExecution):
         """The steps of an epoch, for a module of the user's."""
         self._features_placed = 0
         """Bytes of features that were put on the device."""
-        self._predicted_by = MemoryPrediction("trace")
+        self._predicted_bytes = 0
+        """The largest prediction for a step of a module of the user's."""
+        self._predicted_by = MemoryPrediction()
         """How the memory of steps is predicted."""
         self._preparation = Preparation(session)
         self._known: list[Decision] = []
@@ -134,7 +144,6 @@ class WholeExecution(LoadedExecution):
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """Steps one at a time; a module of the user's computes its whole neighbourhoods at once."""
-        passes = self._passes if getattr(self._session.model, "layerwise", False) else self._own_passes
         if not self._prepared and not self._kept:
             for planned in first_epoch(schedule):
                 self._prepare(planned._replace(seeds=np.sort(planned.seeds)))
@@ -144,7 +153,7 @@ class WholeExecution(LoadedExecution):
 
             return captured_whole_steps(self._session, self._prepared, Course(schedule, start, pause, recorder))
         work = RepeatedWork(schedule, start, recorder)
-        return OneByOne(work, WholeStep(self._session, passes, work))
+        return OneByOne(work, WholeStep(self._session, self._passes, work))
 
     def inference(self) -> Inference:
         """Exact inference on the device at once where there is room, else layer by layer."""
@@ -165,10 +174,9 @@ class WholeExecution(LoadedExecution):
         return on_device and is_captured(self._session, [step.decision for step in self._prepared])
 
     def _passes(self, planned: Planned) -> Passes:
+        if self._kept:
+            return OwnModulePasses(self._session, self._kept[planned.key.batch], planned.key)
         return StepPasses(self._session, self._prepared[planned.key.batch], planned.key)
-
-    def _own_passes(self, planned: Planned) -> Passes:
-        return OwnModulePasses(self._session, self._kept[planned.key.batch], planned)
 
     def state(self) -> Any:
         """The decision on every step, which depends on the memory that was free when the run began."""
@@ -189,6 +197,12 @@ class WholeExecution(LoadedExecution):
         facts, task = super().facts(), self._session.task
         if task.messages is not None and task.messages is not self._session.graph:
             facts |= {"supervised_edges": len(task.items), "message_edges": task.messages.num_edges}
+        if self._kept:
+            facts["predicted_mb"] = round(self._predicted_bytes / _MB, 1)
+        if self._prepared or self._kept:
+            facts["predicted_by"] = self._predicted_by.method
+            if self._predicted_by.reason:
+                facts["predicted_reason"] = self._predicted_by.reason
         if self._prepared:
             decision = self._prepared[0].decision
             facts |= {
@@ -199,11 +213,8 @@ class WholeExecution(LoadedExecution):
                 "in_place": decision.in_place,
                 "captured": self._is_captured(),
                 "predicted_mb": round((decision.predicted_bytes + self._features_placed) / _MB, 1),
-                "predicted_by": self._predicted_by.method,
                 "preparation_s": self._preparation.facts(),
             }
-            if self._predicted_by.reason:
-                facts["predicted_reason"] = self._predicted_by.reason
             if self._session.device_peak is not None:
                 features = "device" if decision.retain or decision.in_place or self._features_placed else "host"
                 facts |= {
@@ -214,22 +225,25 @@ class WholeExecution(LoadedExecution):
         return facts
 
     def _prepare(self, planned: Planned) -> None:
-        session, job = self._session, self._session.job
-        messages, layers = session.task.messages, layers_of(job)
-        assert messages is not None
-        with self._preparation.phase("graph", "reading the graph"):
-            hops = [list(messages.edges)] * layers
-            reach = Reach(messages, hops, session.list_weight, edges=bool(session.inputs.edges))
-        if not getattr(session.model, "layerwise", False):
-            self._kept.append(KeptNeighbourhood(session, reach, planned))
-            return
-        readable, phase = session.task.readable(planned.seeds), self._preparation.phase
+        session, phase, layers = self._session, self._preparation.phase, layers_of(self._session.job)
+        with phase("graph", "reading the graph"):
+            reach = reach_of(session)
         with phase("vertices", "finding the vertices that the loss reaches"):
-            order, counts = vertices_by_level(reach, layers, readable, job.scope == "all")
+            order, counts = levels_of(session, reach, planned)
         with phase("decision", "predicting the memory of bins"):
             order, decision = self._in_order(reach, order, counts, planned)
+        if not getattr(session.model, "layerwise", False):
+            require_room(session, bin_sizes(reach, layers, order, counts, 1), decision.predicted_bytes)
+            self._predicted_bytes = max(self._predicted_bytes, decision.predicted_bytes)
+            self._kept.append(KeptNeighbourhood(session, whole_neighbourhood(session, reach, planned), planned))
+            return
         if decision.in_place:
-            self._prepared.append(self._in_place_step(reach, order, counts, decision, planned))
+            if (what := reads_in_place(session)) is None:
+                raise PenstockError(_NOT_IN_PLACE, code="damaged-file")
+            with phase("bins", "placing lists of neighbours"):
+                lists = make_in_place_plan(reach, order, counts, decision.bins, session.inputs.device)
+            with phase("features", "placing features"):
+                self._prepared.append(InPlaceStep(session, lists, decision, planned, what))
             return
         with phase("features", "placing features"):
             if session.inputs.device.type == "cuda" and not decision.retain:
@@ -238,22 +252,6 @@ class WholeExecution(LoadedExecution):
             plan = make_plan(reach, layers, order, counts, decision.bins)
         with phase("placing", "placing bins"):
             self._prepared.append(PreparedStep(session, plan, decision, planned))
-
-    def _in_place_step(
-        self,
-        reach: Reach,
-        order: dict[str, Array],
-        counts: list[dict[str, int]],
-        decision: Decision,
-        planned: Planned,
-    ) -> InPlaceStep:
-        session, what = self._session, reads_in_place(self._session)
-        if what is None:
-            raise PenstockError(_NOT_IN_PLACE, code="damaged-file")
-        with self._preparation.phase("bins", "placing lists of neighbours"):
-            plan = make_in_place_plan(reach, order, counts, decision.bins, session.inputs.device)
-        with self._preparation.phase("features", "placing features"):
-            return InPlaceStep(session, plan, decision, planned, what)
 
     def _place_features(self, decision: Decision) -> None:
         """Put the features on the device where they fit next to the step: bins that are computed
@@ -297,10 +295,39 @@ class WholeExecution(LoadedExecution):
 class MemoryPrediction(NamedTuple):
     """How the memory of a step was predicted."""
 
-    method: str
-    """`trace` or `rule`."""
+    method: str = "trace"
+    """`trace`; `trial` of small steps for a module of the user's that cannot be traced, `rule` for a layer."""
     reason: str = ""
     """Why a trace was not possible; empty for `trace`."""
+
+
+def decided_steps(session: Session, schedule: Schedule) -> Iterator[tuple[StepSizes, MemoryPrediction]]:
+    """The steps of an epoch, each with its bins' sizes and how its memory was predicted; nothing is made."""
+    reach = reach_of(session)
+    for planned in first_epoch(schedule):
+        planned = planned._replace(seeds=np.sort(planned.seeds))
+        order, counts = levels_of(session, reach, planned)
+        order, decision, predicted = decide_step(session, reach, order, counts, planned)
+        yield (
+            StepSizes(order, counts, decided_sizes(reach, len(counts) - 1, order, counts, decision), decision, planned),
+            predicted,
+        )
+
+
+def reach_of(session: Session) -> Reach:
+    """What steps on the whole graph read."""
+    messages = session.task.messages
+    assert messages is not None
+    hops = [list(messages.edges)] * layers_of(session.job)
+    return Reach(messages, hops, session.list_weight, edges=bool(session.inputs.edges))
+
+
+def levels_of(session: Session, reach: Reach, planned: Planned) -> tuple[dict[str, Array], list[dict[str, int]]]:
+    """The order of a step's vertices and their number in each level. A module of the user's computes those that its
+    items need; the loss of other models may need all.
+    """
+    everywhere = session.job.scope == "all" and bool(getattr(session.model, "layerwise", False))
+    return vertices_by_level(reach, len(reach.hops), session.task.readable(planned.seeds), everywhere)
 
 
 def decide_step(
@@ -311,6 +338,8 @@ def decide_step(
     The order is that of a search where several bins read rows of their own, and read fewer of them than in the order of
     numbers.
     """
+    if not getattr(session.model, "layerwise", False):
+        return order, *_at_once(session, reach, order, counts, planned)
     decided, bins = None, session.job.bins
     if bins < 2 or _may_read_in_place(session):
         decided = decision, predicted = _decided(session, reach, order, counts, planned)
@@ -325,6 +354,22 @@ def decide_step(
             return searched, replace(again, searched=True), predicted
     decision, predicted = decided or _decided(session, reach, order, counts, planned)
     return order, decision, predicted
+
+
+def _at_once(
+    session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
+) -> tuple[Decision, MemoryPrediction]:
+    """The only way to compute a module of the user's, which has no layers that could be divided, and its memory."""
+    layers = len(counts) - 1
+    where: Where = "device" if session.inputs.device.type == "cuda" else "host"
+    decision, sizes = Decision([1] * layers, where, False, True, 0), bin_sizes(reach, layers, order, counts, 1)
+    try:
+        needed = traced_step_memory(session, order, counts, sizes, decision, planned).bytes
+        predicted = MemoryPrediction()
+    except UntraceableError as error:
+        reason = f"the step cannot be traced ({error}); two small steps were scaled up"
+        needed, predicted = tried_bytes(session, reach, planned, sizes), MemoryPrediction("trial", reason)
+    return replace(decision, predicted_bytes=needed), predicted
 
 
 def _may_read_in_place(session: Session) -> bool:
@@ -349,7 +394,7 @@ def _decided(
             " steps_per_epoch, or for tasks on edges lower supervision or negatives_per_edge.",
             code="out-of-memory",
         )
-    predicted = MemoryPrediction("trace")
+    predicted = MemoryPrediction()
 
     @cache
     def divided_into(bins: int) -> list[list[BinSize]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks
-from penstock.nn.input_rows import AggregatedRows, Aggregation
+from penstock.nn.aggregation import AggregatedRows, Aggregation
 from penstock.nn.table_aggregation import sum_lists
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block
@@ -32,11 +32,7 @@ from penstock.train.whole.prepared import PreparedBin, PreparedStep
 
 
 class Factors(NamedTuple):
-    """The factors of an aggregate, write[i] * sum over the list of i of read[j] * x[j], by position; None stands for
-    ones.
-
-    With `read`, a row also reads itself, as in GCN.
-    """
+    """Factors in write[i] * sum of read[j] * x[j] over list i; None: ones. With `read` a row reads itself (GCN)."""
 
     read: Tensor | None = None
     write: Tensor | None = None
@@ -109,7 +105,8 @@ class InPlaceStep(PreparedStep):
     def __init__(
         self, session: Session, plan: InPlacePlan, decision: Decision, planned: Planned, what: Aggregation
     ) -> None:
-        ((self._name, vertices),) = plan.order.items()
+        ((name, vertices),) = plan.order.items()
+        self._name = name
         self._what = what
         with memory_for(TOPOLOGY):
             self._vertices = _vertex_names(vertices[: plan.counts[1][self._name]], session.inputs.device)
@@ -117,8 +114,8 @@ class InPlaceStep(PreparedStep):
             self._rows = self._input_rows(vertices[: plan.counts[0][self._name]])
             self._factors = self._made_factors(vertices)
             self._readers = [
-                {rows.start: self._reader_block(number, rows) for rows in (work.rows[self._name] for work in layer)}
-                for number, layer in enumerate(self.bins[:-1])
+                {rows.start: block_of(lists, rows, level[name]) for rows in (work.rows[name] for work in layer)}
+                for layer, lists, level in zip(self.bins[:-1], plan.readers, plan.counts[2:], strict=True)
             ]
 
     def prepared(self, work: Bin) -> PreparedBin:
@@ -147,10 +144,6 @@ class InPlaceStep(PreparedStep):
                 neighbours.addcmul_(own, (read[rows] * write[rows])[:, None])
         leaves = [neighbours] if read is not None else [neighbours, own]
         return {self._name: AggregatedRows(self._what, *(each.requires_grad_(level is not None) for each in leaves))}
-
-    def _reader_block(self, number: int, rows: slice) -> Block:
-        """The readers of some rows that layer `number` computes."""
-        return block_of(self.plan.readers[number], rows, self.plan.counts[number + 2][self._name])
 
     def _input_rows(self, vertices: Array) -> Tensor:
         """The features of level 0 where the model is computed; on a device in their stored type."""

@@ -9,12 +9,18 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.nn.aggregation import add_to_rows, gather_rows, known_totals, mean_scale, sum_scale
-from penstock.nn.input_rows import AggregatedRows, Aggregation
+from penstock.nn.aggregation import (
+    AggregatedRows,
+    Aggregation,
+    add_to_rows,
+    gather_rows,
+    known_totals,
+    mean_scale,
+    sum_scale,
+)
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.operator_costs import LayerSizes, shipped_order_costs
 from penstock.sampling.block import Block
-from penstock.traced import is_gpu, is_traced
 from penstock.train.layerwise.plan import rows_in_file
 from penstock.train.session import Session
 
@@ -31,7 +37,7 @@ class KeptLevel:
         dtype: torch.dtype,
         device: torch.device,
         folder: Path,
-        computed: torch.dtype = torch.float32,
+        computed: torch.dtype,
     ) -> None:
         """`dtype` is the type that rows are stored in, `computed` the one that they are read in."""
         self._counts, self._where, self._dtype, self._device, self._folder = counts, where, dtype, device, folder
@@ -81,26 +87,13 @@ class UncountedLevel(KeptLevel):
     """Rows of a traced step that are outside the memory that is traced: in a file, or in a GPU's host."""
 
     def write(self, node_type: str, rows: slice, out: Tensor) -> None:
-        """Keep the width."""
+        """Keep the width of the rows and no values."""
         self._values[node_type] = torch.empty(0, out.shape[1], device=self._device)
 
     def read(self, node_type: str, rows: Tensor | None) -> Tensor:
         """New rows of that width."""
         count = self._counts[node_type] if rows is None else len(rows)
         return torch.empty(count, self._values[node_type].shape[1], dtype=self._computed, device=self._device)
-
-
-def kept_level(
-    counts: Mapping[str, int],
-    where: Where,
-    dtype: torch.dtype,
-    device: torch.device,
-    folder: Path,
-    computed: torch.dtype,
-) -> KeptLevel:
-    """Storage for one level's rows."""
-    counted = not is_traced() or where == "device" or (where == "host" and not is_gpu(device))
-    return (KeptLevel if counted else UncountedLevel)(counts, where, dtype, device, folder, computed)
 
 
 class LevelGradients:
@@ -137,7 +130,7 @@ class LevelGradients:
                 self.add(name, work.places[name], rows.grad)
 
     def clear(self) -> None:
-        """Drop all gradients."""
+        """Drop all gradients, to free their memory."""
         self._values.clear()
 
     def of(self, node_type: str, rows: slice | Tensor) -> Tensor | None:

@@ -15,7 +15,7 @@ from penstock.kernels import njit
 from penstock.memory import available_mb
 from penstock.nn.layer_table import LAYERS
 from penstock.pipeline.batch_rows import EdgeRows
-from penstock.sampling.relabel import PerThread
+from penstock.sampling.lists import PerThread
 from penstock.train.compute_device import device_memory_of
 from penstock.train.layerwise.host import Reach
 from penstock.train.whole.levels import Where
@@ -39,7 +39,7 @@ class LayerSize(NamedTuple):
     """The sizes of one layer."""
 
     rows: int
-    """Rows that it computes."""
+    """The number of rows that the layer computes."""
     inputs: int
     """Rows of the level below."""
     edges: int
@@ -138,10 +138,7 @@ def decide(
 
 
 def _ways(numbers: Sequence[int], here: bool, overlapping: bool, in_place: bool) -> Iterator[tuple[int, bool, bool]]:
-    """(number of bins, retain everything, read in place), in the order in which they are tried.
-
-    `here`: levels are kept where the model is computed.
-    """
+    """(bins, retain everything, read in place) in the order they are tried; `here`: where levels are kept."""
     several = [number for number in numbers if number > 1]
     if here and 1 in numbers:
         yield 1, True, False

@@ -15,7 +15,7 @@ from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
-from penstock.nn.input_rows import Aggregation
+from penstock.nn.aggregation import Aggregation
 from penstock.nn.kernels import cut_evenly
 from penstock.nn.layer_table import LAYERS
 from penstock.sampling.block import Block, MiniBatch
@@ -37,7 +37,7 @@ class PlacedLists(NamedTuple):
     """Row i has the entries `indices[indptr[i]:indptr[i + 1]]`, which are positions in an order of vertices."""
 
     indptr: Array
-    """int64, on the host."""
+    """Offsets of the lists, int64, on the host."""
     indices: Tensor
     """int32, where the model is computed."""
 
@@ -52,10 +52,7 @@ def list_offsets(edges: EdgeSet, vertices: Array) -> Array:
 def placed_lists(
     edges: EdgeSet, order: Array, offsets: Array, turned: int, device: torch.device
 ) -> tuple[PlacedLists, Array]:
-    """The lists of the first vertices of an order, and, on the host, those of the first `turned` of them.
-
-    `offsets` (from `list_offsets`) gives the number of lists and where they begin.
-    """
+    """The lists of an order's first vertices (`list_offsets`), and on the host those of the first `turned`."""
     entries = int(offsets[-1])
     places = np.empty(int(order.max(initial=-1)) + 1, np.int32)
     run_blocks(lambda a, b: _number(order, places, a, b), len(order), _WORK)
@@ -168,6 +165,7 @@ def _write_readers(indptr: Array, indices: Array, low: int, high: int, starts: A
 # every level is a prefix: first those of the last level, then those that only earlier levels have.
 
 Rows = dict[str, Array]
+Sample = Callable[[Rows], MiniBatch]
 
 
 @dataclass(eq=False)
@@ -249,7 +247,12 @@ def make_plan(reach: Reach, layers: int, order: Rows, counts: list[dict[str, int
         kinds = reach.of_layer(number, layers)
         sample = reach.batches([kinds])
         bounds = layer_bounds(reach, layers, number, order, counts, bins[number])
-        made.append(_make_bins(sample, order, bounds, bins[number], places))
+
+        def work(place: int, _: int, sample: Sample = sample, bounds: Rows = bounds) -> Bin:
+            rows = {name: slice(int(ends[place]), int(ends[place + 1])) for name, ends in bounds.items()}
+            return _make_bin(sample, order, rows, places)
+
+        made.append(list(map_blocks(work, bins[number], 1)))
         if bins[number] == 1:
             made[-1] = [_in_place(made[-1][0], order, counts[number])]
     return WholePlan(order, counts, [[each for each in layer if each.num_rows] for layer in made])
@@ -302,19 +305,7 @@ def _loads(graph: Graph, kinds: Sequence[EdgeType], name: str, rows: Array) -> A
     return loads
 
 
-def _make_bins(
-    sample: Callable[[Rows], MiniBatch], order: Rows, bounds: dict[str, Array], bins: int, places: Rows
-) -> list[Bin]:
-    """The bins of a layer, made by several threads."""
-
-    def work(number: int, _: int) -> Bin:
-        rows = {name: slice(int(ends[number]), int(ends[number + 1])) for name, ends in bounds.items()}
-        return _make_bin(sample, order, rows, places)
-
-    return list(map_blocks(work, bins, 1))
-
-
-def _make_bin(sample: Callable[[Rows], MiniBatch], order: Rows, rows: dict[str, slice], places: Rows) -> Bin:
+def _make_bin(sample: Sample, order: Rows, rows: dict[str, slice], places: Rows) -> Bin:
     rows = {name: some for name, some in rows.items() if some.stop > some.start}
     if not rows:
         return Bin({}, None, {}, {})

@@ -12,9 +12,9 @@ from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows, as_tensors
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.device.block import block_on
-from penstock.traced import FEATURES, TOPOLOGY, memory_for, placed
+from penstock.traced import FEATURES, TOPOLOGY, is_gpu, is_traced, memory_for, placed
 from penstock.train.session import Session
-from penstock.train.whole.levels import KeptLevel, LevelGradients, RowsInPlace, Where, kept_level
+from penstock.train.whole.levels import KeptLevel, LevelGradients, RowsInPlace, UncountedLevel, Where
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.norms import Sum
 from penstock.train.whole.plan import Bin, WholePlan
@@ -165,7 +165,10 @@ def stored_level(session: Session, counts: dict[str, int], keep: Where, last: bo
     computed = next(session.learned.parameters()).dtype
     stored = torch.bfloat16 if session.job.keep_type == "bfloat16" and not last else computed
     where: Where = "device" if last else keep
-    return kept_level(counts, where, stored, session.inputs.device, session.temporary_folder, computed)
+    device = session.inputs.device
+    counted = not is_traced() or where == "device" or (where == "host" and not is_gpu(device))
+    kind = KeptLevel if counted else UncountedLevel
+    return kind(counts, where, stored, device, session.temporary_folder, computed)
 
 
 def normalised_layers(session: Session, layers: int) -> list[bool]:

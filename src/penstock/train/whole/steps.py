@@ -11,8 +11,8 @@ from typing import Any, Protocol, Self, cast
 import torch
 from torch import Tensor
 
+from penstock.nn.aggregation import constant_input
 from penstock.nn.drop import dropping
-from penstock.nn.input_rows import constant_input
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder, StageClock, StageTime, times_in_turn
 from penstock.progress import Progress
@@ -388,5 +388,6 @@ WHOLE_SHARED = replace(WHOLE, user_modules=False)
 
 def is_captured(session: Session, decisions: Sequence[Decision]) -> bool:
     """Whether a GPU's steps are captured: where all that they read stays there and is the same in every epoch."""
-    retained = all(decision.retain for decision in decisions) and not session.task.redraws
-    return session.job.capture and retained and not reasons_against(WHOLE_CAPTURED, demands_of(session))
+    layered, retained = getattr(session.model, "layerwise", False), all(decision.retain for decision in decisions)
+    repeated = layered and retained and not session.task.redraws
+    return session.job.capture and repeated and not reasons_against(WHOLE_CAPTURED, demands_of(session))

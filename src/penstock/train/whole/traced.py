@@ -10,24 +10,25 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
+from penstock.graph.schema import EdgeType
 from penstock.pipeline.schedule import START, Planned, Schedule
-from penstock.sampling.block import Block
+from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import CHUNK
-from penstock.trace.allocations import META, AllocationEvent, PeakMemory, UntraceableError, traceable
+from penstock.trace.allocations import META, AllocationEvent, PeakMemory, traceable
 from penstock.trace.allocators import DevicePeak, device_peak, heap_peak
 from penstock.trace.kernel_rates import kernel_rates
 from penstock.trace.libraries import LOADED_ON_HOST
 from penstock.traced import TOPOLOGY, memory_for, room, stand_in
 from penstock.train.session import Session
 from penstock.train.steps.engine import Course
-from penstock.train.trace.batches import try_small_batch
-from penstock.train.trace.fake_session import input_density, traced_session
+from penstock.train.trace.fake_session import input_density, traced_session, try_small_batch
 from penstock.train.trace.inference import trace_inference, trace_last_inference
 from penstock.train.whole.in_place import InPlaceStep
 from penstock.train.whole.memory import BinSize, Decision
-from penstock.train.whole.plan import Bin, InPlacePlan, PlacedLists, WholePlan, reads_in_place
+from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
+from penstock.train.whole.plan import Bin, InPlacePlan, PlacedLists, WholePlan, list_offsets, reads_in_place
 from penstock.train.whole.prepared import PreparedStep
-from penstock.train.whole.steps import RepeatedWork, StepPasses, WholeStep, is_captured
+from penstock.train.whole.steps import Passes, RepeatedWork, StepPasses, WholeStep, is_captured
 
 _TRACED = 2
 """Bins of a layer that are traced: they are computed one after the other, and keep next to nothing."""
@@ -56,8 +57,6 @@ def traced_step_memory(
     planned: Planned,
 ) -> PeakMemory:
     """The peak memory of steps where the model is computed, including their bins and the weights."""
-    if not getattr(session.model, "layerwise", False):
-        raise UntraceableError("a module of your own is computed on the whole graph at once, without bins")
     step = StepSizes(order, counts, sizes, decision, planned)
     if session.inputs.device.type == "cuda":
         found = traced_device_run(session, [step])
@@ -97,9 +96,10 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
         before, is_recorded = allocations.now, is_captured(session, [each.decision for each in steps])
         with ExitStack() as entered:
             if is_recorded:
+                layered = [step for step in traced if isinstance(step, PreparedStep)]
                 course = Course(_schedule(session), START, lambda _: 1, lambda *_: None)
                 with allocations.during("captured step", step=True):
-                    entered.enter_context(captured_whole_steps(session, traced, course))
+                    entered.enter_context(captured_whole_steps(session, layered, course))
             for step, given in () if is_recorded else zip(traced, steps, strict=True):
                 whole, some = (sum(map(_load, bins)) for bins in (given.sizes, _traced_bins(given)))
                 allocations.work.times = whole / max(1, some)
@@ -126,9 +126,14 @@ def _stood_for(step: StepSizes) -> dict[str, Array]:
     return {name: stand_in(len(ids), np.int64) for name, ids in step.order.items()}
 
 
-def _traced_step(session: Session, given: StepSizes, vertices: dict[str, Array], on_device: bool) -> PreparedStep:
+def _traced_step(
+    session: Session, given: StepSizes, vertices: dict[str, Array], on_device: bool
+) -> PreparedStep | KeptNeighbourhood:
     """The run's own step on bins that have sizes and no values."""
     bins = _traced_bins(given)
+    if not getattr(session.model, "layerwise", False):
+        batch = _SizedBins(session, given, vertices, on_device).neighbourhood()
+        return KeptNeighbourhood(session, batch, given.planned)
     if given.decision.in_place:
         what = reads_in_place(session)
         assert what is not None
@@ -138,9 +143,13 @@ def _traced_step(session: Session, given: StepSizes, vertices: dict[str, Array],
     return PreparedStep(session, plan, given.decision, given.planned)
 
 
-def _trace_step(session: Session, step: PreparedStep, planned: Planned) -> None:
-    work = RepeatedWork(_schedule(session), START, lambda *_: None)
-    WholeStep(session, lambda planned: StepPasses(session, step, planned.key), work)(planned)
+def _trace_step(session: Session, step: PreparedStep | KeptNeighbourhood, planned: Planned) -> None:
+    def passes(planned: Planned) -> Passes:
+        if isinstance(step, KeptNeighbourhood):
+            return OwnModulePasses(session, step, planned.key)
+        return StepPasses(session, step, planned.key)
+
+    WholeStep(session, passes, RepeatedWork(_schedule(session), START, lambda *_: None))(planned)
 
 
 def _schedule(session: Session) -> Schedule:
@@ -211,7 +220,7 @@ class _SizedBins:
     """Makes bins that have sizes and no values."""
 
     def __init__(self, session: Session, given: StepSizes, vertices: dict[str, Array], on_device: bool) -> None:
-        self._vertices, self._on_device = vertices, on_device
+        self._session, self._given, self._vertices, self._on_device = session, given, vertices, on_device
         # What a host prepares for a GPU is not counted.
         self._new: Any = stand_in if on_device else room
         self._is_typed, self._is_whole = not session.graph.is_homogeneous, given.decision.bins == [1] * len(given.sizes)
@@ -227,10 +236,29 @@ class _SizedBins:
             names = {name: self._new(count, np.int32) for name, count in size.inputs.items()}
             return Bin(size.rows, self._block(size), places, names)
 
-    def _block(self, size: BinSize) -> Block:
+    def neighbourhood(self) -> MiniBatch:
+        """The whole neighbourhood of a step, every layer of which is one bin. Its lists are as long as they will be,
+        since modules get those of all layers as one.
+        """
+        graph, order, known = self._session.graph, self._given.order, dict[EdgeType, Array]()
+        for name, mine in order.items():
+            for kind in (each for each in graph.edges if each[2] == name):
+                known[kind] = list_offsets(graph.edges[kind], mine[: self._given.counts[1][name]])
+        with memory_for(TOPOLOGY):
+            blocks = [self._block(size, known) for layer in self._given.sizes for size in layer]
+        seeds = self._session.task.readable(self._given.planned.seeds)
+        return MiniBatch(seeds, self._vertices, blocks)
+
+    def _block(self, size: BinSize, known: dict[EdgeType, Array] | None = None) -> Block:
         rows = {name: some.stop - some.start for name, some in size.rows.items()}
         parts = {
-            kind: self._part(size.inputs.get(kind[0], 0), rows[kind[2]], edges, size.filled[kind])
+            kind: self._part(
+                size.inputs.get(kind[0], 0),
+                rows[kind[2]],
+                edges,
+                size.filled[kind],
+                None if known is None else known[kind][: rows[kind[2]] + 1],
+            )
             for kind, edges in size.edges.items()
         }
         if not self._is_typed:
@@ -239,9 +267,11 @@ class _SizedBins:
         none = dict.fromkeys(self._vertices, 0)
         return Block.of_relations(given, none | size.inputs, none | rows)
 
-    def _part(self, sources: int, rows: int, edges: int, filled: int) -> Block:
+    def _part(self, sources: int, rows: int, edges: int, filled: int, offsets: Array | None) -> Block:
         new = self._new
-        if self._on_device:
+        if offsets is not None:
+            indptr = offsets
+        elif self._on_device:
             indptr = new(rows + 1, np.int64)
         else:
             # The host's kernels read which rows are empty, but not the lengths of the other lists.

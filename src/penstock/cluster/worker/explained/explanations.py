@@ -220,7 +220,7 @@ class ExplainedRows:
 
 
 class WorkerExplanations:
-    """Implements `train.execution.shared.Explanations`, and says which explanation a batch is drawn by (`at`)."""
+    """Implements `train.execution.loaded.Explanations`, and says which explanation a batch is drawn by (`at`)."""
 
     def __init__(self, parts: Parts, session: Session) -> None:
         job, failure = session.job, parts.member.setup.cluster.failure

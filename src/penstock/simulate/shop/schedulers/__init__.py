@@ -17,6 +17,7 @@ SCHEDULERS: "Registry[Scheduler]" = Registry(
     "penstock.shop_schedulers",
     {
         "fifo": "penstock.simulate.shop.schedule:FIFO",
+        "local-search": "penstock.simulate.shop.schedulers.local_search:LOCAL_SEARCH",
         "bilevel": "penstock.simulate.shop.schedulers.bilevel:BILEVEL",
         "enumeration": "penstock.simulate.shop.schedulers.enumeration:ENUMERATION",
         "cp-sat": "penstock.simulate.shop.schedulers.cp_sat:CP_SAT",

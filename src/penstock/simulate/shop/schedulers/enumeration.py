@@ -168,8 +168,8 @@ def shortest(shop: Shop, options: NoOptions) -> ShopSchedule:
     """The shortest schedule of a small shop."""
     if len(shop.jobs) > MOST_JOBS:
         raise PenstockError(
-            f"Schedule enumeration is for up to {MOST_JOBS} jobs, and {shop.name} has {len(shop.jobs)}: use bilevel or"
-            " cp-sat.",
+            f"Schedule enumeration is for up to {MOST_JOBS} jobs, and {shop.name} has {len(shop.jobs)}: use"
+            " local-search or cp-sat.",
             code="too-large",
         )
     found = Search(shop, best_order(shop)).run()

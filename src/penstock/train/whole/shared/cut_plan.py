@@ -66,7 +66,7 @@ class AwaitedGroup(NamedTuple):
 
     rank: int
     bin: int
-    """The reader's bin."""
+    """The reader's bin after which the gradients are complete."""
     parts: dict[str, list[tuple[int, Array]]]
     """By node type: the sent groups, by position in the level's list, and which of their rows these are."""
 
@@ -74,10 +74,7 @@ class AwaitedGroup(NamedTuple):
 def plan_returns(
     lists: ListExchange, name: str, last_reader: Rows, received: list[HaloGroup], sent: list[SentGroup]
 ) -> tuple[list[ReturnedGroup], list[AwaitedGroup]]:
-    """The gradients to return to each owner, and those to expect from each reader.
-
-    `last_reader` gives, for every row of the level, the bin after which its gradient is complete.
-    """
+    """The gradients to return to owners and to expect from readers; `last_reader` completes a row's."""
     kinds = list(last_reader)
     groups = [[each for each in received if each.rank == rank] for rank in range(lists.world)]
     offered = [
@@ -125,7 +122,7 @@ def _awaited(rank: int, groups: list[tuple[int, SentGroup]], readers: Rows) -> l
 
 
 def _bins(parts: Iterable[Array]) -> list[int]:
-    """The distinct bins, descending."""
+    """The distinct bins of some parts, the last first."""
     return sorted(np.unique(np.concatenate([_NONE, *parts])).tolist(), reverse=True)
 
 

@@ -13,8 +13,7 @@ from penstock.nn.operator_costs import LayerSizes, OrderCosts
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import PASSES, Recorder
 from penstock.train.batch_source import layers_of
-from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.shared import SharedExecution
+from penstock.train.execution.loaded import LoadedExecution, SharedExecution
 from penstock.train.session import Pause, Session, Steps
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.one_by_one import OneByOne
@@ -43,7 +42,7 @@ _MOST = 32
 _GAIN = 0.1
 """The share of a step that several bins must save."""
 _NUMBER = 4
-"""Bytes of a value."""
+"""Bytes of a value in a row that is sent."""
 _BACKWARD = 2
 """A backward pass takes about this many times as long as the forward pass."""
 
@@ -64,7 +63,7 @@ class Rates(NamedTuple):
 
 
 RATES = {"cpu": Rates(4e9, 2e10, 3e-3, 6e-4, 1e9), "cuda": Rates(3e11, 1e13, 6e-4, 4e-4, 1e9)}
-"""By type of device."""
+"""Rates by type of device, of common machines."""
 
 
 def bins_by_cost(

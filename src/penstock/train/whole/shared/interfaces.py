@@ -13,7 +13,7 @@ from penstock.sampling.block import MiniBatch
 from penstock.train.session import Session
 
 Rows = dict[str, Array]
-"""Vertices by node type."""
+"""Numbers of vertices by node type."""
 
 
 class CutLists(Protocol):
@@ -29,7 +29,7 @@ class CutLists(Protocol):
     """The number of edges in all lists; edges that a task predicts are in none."""
 
     def own(self, node_type: str) -> Array:
-        """This worker's vertices, ascending."""
+        """All vertices of this worker of a node type, ascending."""
 
     def ranks(self, node_type: str, vertices: Array) -> Array:
         """The ranks of the workers that compute some vertices."""
@@ -104,10 +104,7 @@ class WholeWorkers(Protocol):
         """Called when all workers have met; drops what is left of an earlier round."""
 
     def start_sum(self, parameters: Sequence[Parameter]) -> None:
-        """Begin to sum the gradients of some parameters over all workers, which call it in the same order.
-
-        If it does so, the parameters have no gradients until `reduce_and_step`.
-        """
+        """Begin to sum gradients over all workers; where it does, parameters lack theirs until the update."""
 
     def reduce_and_step(self, session: Session, loss: float) -> float:
         """Sum every worker's gradients and update the weights; returns the step's loss."""

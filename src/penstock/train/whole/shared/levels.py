@@ -64,10 +64,7 @@ def ranks_wanted(cut: CutLists, number: int, rows: Rows, halo: Rows) -> Rows:
 
 
 def in_wanted_order(own: Array, places: Array, asked: Sequence[tuple[Array, Array]]) -> Array:
-    """The vertices that other workers ask for, each once, ordered by the least rank that comes with them.
-
-    `own` are all of this worker's vertices, ascending, and `places` orders vertices of the same rank.
-    """
+    """The vertices that others ask for, each once, by least rank, then by `places` among all `own`."""
     vertices, ranks = (np.concatenate(each) for each in zip(*asked, strict=True))
     by_rank = np.argsort(ranks, kind="stable")
     found, first = np.unique(vertices[by_rank], return_index=True)

@@ -58,7 +58,7 @@ class AskedSums(NamedTuple):
 
     @classmethod
     def of_lists(cls, lists: Sequence[Array]) -> "AskedSums":
-        """The inverse of `as_lists`."""
+        """The sums in the lists that `as_lists` made."""
         numbers, lengths, sources, bits = lists
         return cls(numbers, lengths, sources, np.ascontiguousarray(bits).view(np.float64))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from penstock.graph.arrays import Array
-from penstock.nn.input_rows import AggregatedRows
+from penstock.nn.aggregation import AggregatedRows
 from penstock.train.whole.levels import LevelGradients, RowsInPlace
 from penstock.train.whole.norms import LayerNorms
 from penstock.train.whole.shared.cut_plan import CutLevel
@@ -136,10 +136,7 @@ class LossPass:
         return float(self._loss.detach())
 
     def backward(self, gradients: list[LevelGradients]) -> None:
-        """Add gradients of the levels' rows and of the task's head, including those that others' losses return.
-
-        They are added in the order of ranks.
-        """
+        """Add gradients of the levels' rows and of the head in the order of ranks, others' losses included."""
         if self._loss is not None:
             self._loss.backward()  # type: ignore[no-untyped-call]
         for rank, places in self._elsewhere(self._rows.read):

@@ -212,10 +212,7 @@ class SharedStep:
         return stored_level(self._session, counts, self.decision.keep, last)
 
     def stored_inputs(self, task: BinTask) -> dict[str, Tensor]:
-        """The features that a bin of the first layer reads: fetched once and kept.
-
-        They are kept bin by bin where memory allows, as layers read them; else every row once on the host.
-        """
+        """A first-layer bin's features, fetched once and kept: by bin where memory allows, else each row once."""
         found = self._kept_inputs.get(task)
         if found is None:
             stored = [kind for kind in task.vertices if kind not in self._session.inputs.tables]

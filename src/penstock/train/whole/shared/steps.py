@@ -15,7 +15,7 @@ from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import BatchKey
 from penstock.train.job import Job
 from penstock.train.session import Session, Step
-from penstock.train.steps.loaded import running_figures_kept
+from penstock.train.steps.one_by_one import running_figures_kept
 from penstock.train.whole.levels import LevelGradients
 from penstock.train.whole.shared.interfaces import WholeWorkers
 from penstock.train.whole.shared.passes import BackwardPass, ForwardPass, LossPass

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from neighbourhoods import same_batch
 from penstock import EdgeSet, Graph
-from penstock.sampling import BatchKey, NeighbourSampler, relabel
+from penstock.sampling import BatchKey, NeighbourSampler, lists
 from random_graphs import power_law_graph
 from refusals import refused
 
@@ -25,7 +25,7 @@ def test_direct_and_hashed_batches_are_the_same():
 
 @given(st.lists(st.integers(0, 2**40), min_size=0, max_size=300), st.integers(0, 5))
 def test_hashed_rows_are_numbers_in_order_of_appearance(numbers, repeats):
-    rows = relabel.HashedRows(np.dtype(np.int64))
+    rows = lists.HashedRows(np.dtype(np.int64))
     for _ in range(2):
         found = rows.number_these(np.array(numbers * repeats, np.int64))
         order = list(dict.fromkeys(numbers * repeats))
@@ -35,7 +35,7 @@ def test_hashed_rows_are_numbers_in_order_of_appearance(numbers, repeats):
 
 
 def test_the_table_grows_without_losing_rows():
-    rows = relabel.HashedRows(np.dtype(np.int32))
+    rows = lists.HashedRows(np.dtype(np.int32))
     first = rows.number_these(np.arange(50_000, dtype=np.int32) * 4096)
     np.testing.assert_array_equal(first, np.arange(50_000))
     np.testing.assert_array_equal(rows.number_these(np.arange(49_999, -1, -1, dtype=np.int32) * 4096), first[::-1])
@@ -43,10 +43,10 @@ def test_the_table_grows_without_losing_rows():
 
 
 def test_the_graphs_size_chooses(monkeypatch):
-    assert isinstance(relabel.rows_for(100), relabel.DirectRows)
-    monkeypatch.setattr(relabel, "DIRECT_LIMIT", 99)
-    assert isinstance(relabel.rows_for(100), relabel.HashedRows)
-    assert isinstance(relabel.rows_for(100, "direct"), relabel.DirectRows)
+    assert isinstance(lists.rows_for(100), lists.DirectRows)
+    monkeypatch.setattr(lists, "DIRECT_LIMIT", 99)
+    assert isinstance(lists.rows_for(100), lists.HashedRows)
+    assert isinstance(lists.rows_for(100, "direct"), lists.DirectRows)
 
 
 @pytest.mark.parametrize("way", ["direct", "hash"])
