@@ -144,6 +144,6 @@ def test_a_hub_with_more_labels_than_its_table_is_cut(monkeypatch):
 
 def test_a_part_that_is_too_full_is_emptied_into_others(monkeypatch):
     """Whatever METIS leaves, single vertices are moved until every constraint holds."""
-    monkeypatch.setattr(stream, "_coarse_parts", lambda problem, level: np.zeros(level.lists.count, np.int32))
+    monkeypatch.setattr(stream, "_coarse_parts", lambda problem, level: np.zeros(level.lists.rows, np.int32))
     found = cut_by_stream(mesh_graph(), 4, passes=2)
     assert max(found.metrics.balance.values()) <= 1.05

@@ -31,7 +31,7 @@ class Lists(NamedTuple):
     back_indices: Array
 
     @property
-    def count(self) -> int:
+    def rows(self) -> int:
         """The number of vertices."""
         return len(self.indptr) - 1
 
@@ -140,7 +140,7 @@ def merged_blocks(lists: Lists, rows: int = _ROWS) -> Iterator[Adjacency]:
     many edges join the two.
     """
     directed = len(lists.back_indptr) > 0
-    for start, stop in ranges(lists.count, rows):
+    for start, stop in ranges(lists.rows, rows):
         own = lists.indptr[start : stop + 1]
         back = lists.back_indptr[start : stop + 1] if directed else np.zeros(stop - start + 1, np.int64)
         lengths = np.zeros(stop - start + 1, np.int64)

@@ -62,6 +62,8 @@ def over_blocks(
 # of it as its degree needs, and a hub with more labels than fit counts those that it met first.
 
 _SLOTS = 1 << 16
+Number = int | np.int64
+"""A label or a part: those of arrays of any width are made 64 bits wide, as kernels would else mix signs."""
 
 
 class Table(NamedTuple):
@@ -79,7 +81,7 @@ def new_table() -> Table:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _add(table: Table, mask: int, found: int, label: int, weight: int) -> int:
+def _add(table: Table, mask: int, found: int, label: Number, weight: int) -> int:
     place = (label * 0x9E3779B1 >> 12) & mask
     while table.slots[place] != -1 and table.slots[place] != label:
         place = (place + 1) & mask
@@ -131,7 +133,7 @@ def cluster(level: Level, room: float, parts: int, seed: int, threads: int, prog
     """The cluster of every vertex, numbered by first appearance, and how many there are. No cluster of several
     vertices has more than `room` of a part's share of any constraint.
     """
-    count = level.lists.count
+    count = level.lists.rows
     # Sizes are whole numbers, of which a part has 2^24: a vertex counts by its largest share of any constraint.
     scale = np.where(level.totals > 0, (1 << 24) * parts / np.maximum(level.totals, 1), 0.0)[:, None]
 
@@ -145,7 +147,8 @@ def cluster(level: Level, room: float, parts: int, seed: int, threads: int, prog
         size[start:stop] = sizes_of(start, stop)
     with ThreadPoolExecutor(threads) as pool:
         for turn in range(_PASSES):
-            key, moved, open_cluster = key_of(seed, "clusters {}", turn), 0, -1
+            key, moved = key_of(seed, "clusters {}", turn), 0
+            open_cluster: Number = -1
             with progress.step(f"finding clusters, pass {turn + 1}", count, "vertices"):
                 for start, stop in waves(count):
                     own, proposed = sizes_of(start, stop), np.empty(stop - start, label.dtype)
@@ -199,15 +202,16 @@ def _propose(
 
 @njit(nogil=True, cache=True)
 def _join(
-    first: int, proposed: Array, own: Array, most: int, open_cluster: int, label: Array, size: Array
-) -> tuple[int, int]:
+    first: int, proposed: Array, own: Array, most: int, open_cluster: Number, label: Array, size: Array
+) -> tuple[int, Number]:
     """Carry out in order what fits; returns how many moved, and the cluster that vertices without neighbours fill.
 
     A cluster that everyone has left is not joined: two neighbours that chose each other would merely trade places.
     """
     moved = 0
     for i in range(proposed.shape[0]):
-        v, wanted, old = first + i, np.int64(proposed[i]), np.int64(label[first + i])
+        v, old = first + i, np.int64(label[first + i])
+        wanted: Number = np.int64(proposed[i])
         if wanted < 0:
             if size[old] > own[i]:
                 continue
@@ -246,7 +250,7 @@ def contract(level: Level, label: Array, clusters: int, folder: Path, threads: i
     """The graph of clusters, its edges weighted by how many join two clusters, written into `folder` and mapped."""
     lists = level.lists
     totals = np.zeros((len(level.totals), clusters), np.int64)
-    for start, stop in waves(lists.count):
+    for start, stop in waves(lists.rows):
         add_up(label[start:stop], level.weights(start, stop), totals)
     runs = _Runs(folder)
     with progress.step(f"joining {clusters:,} clusters", level.entries, "entries"):

@@ -42,7 +42,7 @@ def assign_kaminpar(problem: Problem) -> Array:
         folder = Path(scratch)
         try:
             lists = lists_of(problem.whole, folder, problem.threads, problem.progress)
-            with problem.progress.step("writing the graph for KaMinPar", lists.count, "vertices"):
+            with problem.progress.step("writing the graph for KaMinPar", lists.rows, "vertices"):
                 _write_parhip(problem, lists, folder)
             with problem.progress.step(f"KaMinPar, {problem.parts} parts"):
                 _run(problem, folder)
@@ -61,7 +61,7 @@ def _write_parhip(problem: Problem, lists: Lists, folder: Path) -> None:
     for edges (4), vertices (8) and weights (16, 32).
     """
     wide = lists.indices.dtype.itemsize == 8
-    lengths, heaviest = np.zeros(lists.count + 1, np.int64), 0
+    lengths, heaviest = np.zeros(lists.rows + 1, np.int64), 0
     at = 1
     with open_bytes(folder / "edges", "xb") as edges, open_bytes(folder / "edge_weights", "xb") as edge_weights:
         for block in merged_blocks(lists):
@@ -77,8 +77,8 @@ def _write_parhip(problem: Problem, lists: Lists, folder: Path) -> None:
     np.cumsum(lengths, out=lengths)
     version = (0 if weighted else 1) + (0 if wide else 8) + 16 + 32
     with open_bytes(folder / "graph.parhip", "xb") as out:
-        out.write(np.array([version, lists.count, lengths[-1]], np.uint64).data)
-        out.write((lengths * (8 if wide else 4) + 24 + 8 * (lists.count + 1)).astype(np.uint64).data)
+        out.write(np.array([version, lists.rows, lengths[-1]], np.uint64).data)
+        out.write((lengths * (8 if wide else 4) + 24 + 8 * (lists.rows + 1)).astype(np.uint64).data)
         _append(out, folder / "edges")
         out.write(problem.constraints.summed().astype(np.int32).data)
         if weighted:

@@ -17,6 +17,7 @@ from penstock.kernels import njit
 from penstock.partition.directions import Lists, lists_of
 from penstock.partition.methods.clusters import (
     Level,
+    Number,
     Table,
     clear,
     cluster,
@@ -61,7 +62,7 @@ def _assign(problem: Problem, folder: Path) -> Array:
     labels: list[Array] = []
     most, room = max(_SMALL, min(levels[0].entries // _SHARE, _LARGEST)), _ROOM
     while not labels or (levels[-1].entries > most and len(labels) < _LEVELS and room < 0.5):
-        count = levels[-1].lists.count
+        count = levels[-1].lists.rows
         label, clusters = np.arange(count, dtype=index_dtype(count)), count
         if levels[-1].entries > most:
             label, clusters = cluster(levels[-1], room, problem.parts, problem.seed, threads, progress)
@@ -85,12 +86,12 @@ def _part_dtype(parts: int) -> np.dtype[np.generic]:
 def _coarse_parts(problem: Problem, level: Level) -> Array:
     """Parts of the graph of clusters by METIS, moved into the tolerance where METIS missed it."""
     lists, parts = level.lists, problem.parts
-    weights = level.weights(0, lists.count)
+    weights = level.weights(0, lists.rows)
     # METIS's integers may have 32 bits.
     weights = -(-weights // np.maximum(1, -(-weights.sum(1) // _LARGEST_SUM))[:, None])
     edges = -(-lists.weights // max(1, -(-int(lists.weights.sum()) // _LARGEST_SUM)))
     adjacency = Adjacency(lists.indptr, lists.indices, edges)
-    with problem.progress.step(f"METIS, {lists.count:,} clusters with {len(lists.indices):,} entries"):
+    with problem.progress.step(f"METIS, {lists.rows:,} clusters with {len(lists.indices):,} entries"):
         found = part_adjacency(adjacency, weights, parts, problem.tolerance, problem.seed)
     coarse = WholeAdjacency(problem.whole.graph, {}, lists.indptr, lists.indices)
     names = problem.constraints.names
@@ -106,17 +107,17 @@ def _improved(problem: Problem, level: Level, part: Array, passes: int, price: f
     """The parts after so many passes; changed in place."""
     parts, lists = problem.parts, level.lists
     loads = np.zeros((len(level.totals), parts), np.int64)
-    for start, stop in waves(lists.count):
+    for start, stop in waves(lists.rows):
         add_up(part[start:stop], level.weights(start, stop), loads)
     capacities = problem.capacities()
     means = np.maximum(level.totals / parts, 1e-30)
-    price *= level.entries / max(1, lists.count)
+    price *= level.entries / max(1, lists.rows)
     table = new_table()
     with ThreadPoolExecutor(problem.threads) as pool:
         for turn in range(passes):
             moved = 0
-            with problem.progress.step(f"moving vertices, pass {turn + 1}", lists.count, "vertices"):
-                for start, stop in waves(lists.count):
+            with problem.progress.step(f"moving vertices, pass {turn + 1}", lists.rows, "vertices"):
+                for start, stop in waves(lists.rows):
                     weights, wanted = level.weights(start, stop), np.zeros(stop - start, np.bool_)
 
                     def find(a: int, b: int, s: int = start, w: Array = weights, out: Array = wanted) -> None:
@@ -190,7 +191,7 @@ def _best_part(
     means: Array,
     price: float,
     table: Table,
-) -> int:
+) -> Number:
     """The part where v gains most, or its own where none gains anything. From a part that is too full v goes wherever
     it fits.
     """
@@ -223,7 +224,7 @@ def _best_part(
 
 @njit(nogil=True, cache=True, inline="always")
 def _fullness(
-    weights: Array, i: int, loads: Array, capacities: Array, means: Array, p: int, joins: bool
+    weights: Array, i: int, loads: Array, capacities: Array, means: Array, p: Number, joins: bool
 ) -> tuple[float, bool]:
     """The largest load of a part, relative to the mean, over the constraints that a vertex adds to; and whether it
     fits.
