@@ -147,3 +147,10 @@ def test_a_part_that_is_too_full_is_emptied_into_others(monkeypatch):
     monkeypatch.setattr(stream, "_coarse_parts", lambda problem, level: np.zeros(level.lists.rows, np.int32))
     found = cut_by_stream(mesh_graph(), 4, passes=2)
     assert max(found.metrics.balance.values()) <= 1.05
+
+
+def test_more_passes_cut_less(communities, monkeypatch):
+    """From parts that say nothing of the graph: METIS's are often settled after one pass."""
+    monkeypatch.setattr(stream, "_coarse_parts", lambda problem, level: np.arange(level.lists.rows) % problem.parts)
+    once, thrice = (assign(communities, Cut(4, method="stream", passes=n)).metrics.edge_cut for n in (1, 3))
+    assert thrice < once
