@@ -22,9 +22,9 @@ from typing import Any
 import psutil
 
 from hosts import Host, hosts, shown_on_hosts, started_on
+from penstock.api import train
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
-from penstock.cluster.run import start_planned_run
 from penstock.cost.profile import write_profile
 from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, cut
@@ -81,7 +81,7 @@ def _carried_out(plan: Plan, run: Path, machines: dict[str, Host]) -> dict[str, 
     write_plan(plan, file)
     before, began = psutil.cpu_times(), time.perf_counter()
     with started_on(machines):
-        result = start_planned_run(file, {"run": str(run)}).facts["result"]
+        result = train(plan=file, run=str(run)).result
     after, seconds = psutil.cpu_times(), time.perf_counter() - began
     busy = sum(getattr(after, name) - getattr(before, name) for name in ("user", "system", "softirq"))
     epochs = result["epoch_seconds"][SKIPPED:]

@@ -2,9 +2,9 @@
 
 import pytest
 
+from penstock.api import train
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
-from penstock.cluster.run import start_planned_run
 from penstock.cost.profile import write_profile
 from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.plan.document import write_plan
@@ -30,8 +30,7 @@ def test_bytes_are_those_of_the_plan(tmp_path, make, model) -> None:
     write_profile(profile_job(job, cluster, 1, SILENT), tmp_path / "profile.json")
     plan = plan_run(job, cluster, tmp_path / "profile.json", PlanChoices(None, None, Budget(10)), SILENT)
     write_plan(plan, tmp_path / "plan.json")
-    folder = start_planned_run(tmp_path / "plan.json", {})
-    result = facts_of(folder.path)["result"]
+    result = facts_of(train(plan=tmp_path / "plan.json").path)["result"]
     assert plan.predicted.iteration_s == pytest.approx(result["predicted"]["iteration_s"])
     assert result["bins"] == [2, 2]
     sent = sum(sum(sizes) for name, sizes in result["flows"].items() if name.endswith("/rows"))

@@ -79,11 +79,13 @@ def test_who_resumes_may_name_the_module_again(received):
     assert train(resume=received, epochs=3, module=module).state == "finished"
 
 
-def test_a_plan_asks_first(place, monkeypatch):
-    from penstock.cluster import run
+@pytest.mark.parametrize("cluster", [{}, {"machines": [{"name": "m0"}]}])
+def test_a_plan_asks_first(cluster, place, monkeypatch):
+    """A plan of one machine, and one of a cluster."""
+    from penstock.api import training
 
     job = {"module": str(place / "code" / "mine.py:Net"), "graph": str(place / "graph")}
-    monkeypatch.setattr(run, "read_plan", lambda path: SimpleNamespace(job=job))
+    monkeypatch.setattr(training, "read_plan", lambda path: SimpleNamespace(job=job, cluster=cluster))
     with refused("untrusted-code plan.json"):
         train(plan=place / "plan.json")
 

@@ -23,7 +23,7 @@ from penstock.terminal_progress import shown_progress
 from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.internals import Internals
 from penstock.train.job import Job, changed_job
-from penstock.train.run import carry_out_plan, resume_run, start_run
+from penstock.train.run import carry_out_plan, planned_job, resume_run, start_run
 from penstock.train.run_files.run_folder import CLUSTER, RunFolder
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 
@@ -265,11 +265,13 @@ def _planned(
         raise PenstockError(
             "A plan holds its graph, its model and its cluster: give the plan alone.", code="conflicting-options"
         )
-    if not read_plan(plan).cluster:
-        return _reported(carry_out_plan(plan, fields, force, progress, trust_module), progress)
+    document = read_plan(plan)
+    job = planned_job(document, plan, fields, trust_module)
+    if not document.cluster:
+        return _reported(carry_out_plan(document, job, force, progress), progress)
     from penstock.cluster.run import start_planned_run
 
-    return _reported(start_planned_run(plan, fields, force, progress, trust_module), progress)
+    return _reported(start_planned_run(document, job, force, progress), progress)
 
 
 def _reported(

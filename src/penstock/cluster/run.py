@@ -22,7 +22,7 @@ from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import LAUNCHER_FACTS, UNCUT, ClusterDocument
 from penstock.partition import Cut, Partition, cut, open_partition, uncut
-from penstock.plan.document import Plan, plan_text, read_plan
+from penstock.plan.document import Plan, plan_text
 from penstock.processes import polite_interrupt
 from penstock.progress import SILENT, Progress
 from penstock.train.auto_values import with_order_costs
@@ -30,7 +30,7 @@ from penstock.train.dataset.labels import check_uncut
 from penstock.train.dataset.notes import data_notes
 from penstock.train.dataset.prepared_graph import choose_task, open_data, prepared
 from penstock.train.job import Job, stored_job, write_job
-from penstock.train.run import change_epochs, found_anywhere, plan_of, planned_job, with_more_epochs
+from penstock.train.run import change_epochs, found_anywhere, plan_of, with_more_epochs
 from penstock.train.run_files.checkpoints import take_newest, write_state
 from penstock.train.run_files.events import add_workers
 from penstock.train.run_files.run_folder import CLUSTER, EVENTS, PARTS, PLAN, RunFolder, check_code
@@ -91,19 +91,8 @@ def start_cluster_run(
     return _start(job, document, force, progress, None, graph)
 
 
-def start_planned_run(
-    path: Path,
-    changes: Mapping[str, Any],
-    force: bool = False,
-    progress: Progress = SILENT,
-    trust_module: bool = False,
-) -> RunFolder:
-    """Train as a plan's file says. `changes` of its job may not touch what the plan was made for.
-
-    A plan that names the model's code needs `trust_module`, or that name again among the changes.
-    """
-    plan = read_plan(path)
-    job = planned_job(plan, path, changes, trust_module)
+def start_planned_run(plan: Plan, job: Job, force: bool = False, progress: Progress = SILENT) -> RunFolder:
+    """Train as a plan says; `job` is its job (`planned_job`)."""
     cluster = validated(ClusterDocument, plan.cluster, "The plan's cluster is not valid")
     cluster.wire = cluster.wire.model_copy(update={"egress": plan.egress})
     return _start(job, cluster, force, progress, plan)

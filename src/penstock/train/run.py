@@ -75,16 +75,8 @@ def start_run(
         return _run(session, folder, TrainState(), progress)
 
 
-def carry_out_plan(
-    path: Path,
-    changes: Mapping[str, Any],
-    force: bool = False,
-    progress: Progress = SILENT,
-    trust_module: bool = False,
-) -> RunFolder:
-    """Train on one machine as a plan's file says. `changes` of its job may not touch what the plan was made for."""
-    plan = read_plan(path)
-    job = planned_job(plan, path, changes, trust_module)
+def carry_out_plan(plan: Plan, job: Job, force: bool = False, progress: Progress = SILENT) -> RunFolder:
+    """Train on one machine as a plan says; `job` is its job (`planned_job`)."""
     made_for, here = validated(MeasuredMachine, plan.profile, "The plan's machine is not valid"), this_machine()
     if (made_for.processor, made_for.cores, made_for.gpu) != (here.processor, here.cores, here.gpu):
         progress.note(

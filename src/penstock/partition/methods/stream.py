@@ -34,7 +34,7 @@ from penstock.partition.refine import repaired
 _SMALL = 1 << 16
 _SHARE, _LARGEST = 6, 6 << 20
 """METIS gets a graph of at most a sixth of the entries, and of 6 Mi entries in all, at some 80 bytes each."""
-_ROOM = 1 / 200
+_ROOM = 1 / 100
 """The share of a part that a cluster may have, of any constraint."""
 _LEVELS = 8
 _LEVEL_PASSES = 3
