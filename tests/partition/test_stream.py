@@ -8,7 +8,7 @@ from penstock.graph.generate import make_graph, recipe_named
 from penstock.partition import Cut, assign
 from penstock.partition.directions import is_symmetric, lists_of, merged_blocks
 from penstock.partition.methods import clusters, stream
-from penstock.partition.methods.clusters import Level, cluster, contract
+from penstock.partition.methods.clusters import ClusteredGraph, cluster, contract
 from penstock.partition.problem import undirected, whole_of
 from penstock.progress import SILENT
 from random_graphs import directed_graph, mesh_graph, power_law_graph
@@ -100,7 +100,7 @@ def test_the_graph_of_clusters_has_every_edge_between_them(tmp_path, monkeypatch
     monkeypatch.setattr(clusters, "_BLOCK_ENTRIES", 300)
     whole = whole_of(directed_graph())
     lists = lists_of(whole, tmp_path, 2, SILENT)
-    level = Level(lists, lambda a, b: np.ones((1, b - a), np.int64), np.array([whole.count]))
+    level = ClusteredGraph(lists, lambda a, b: np.ones((1, b - a), np.int64), np.array([whole.count]))
     label, count = cluster(level, 1 / 8, 4, 0, 2, SILENT)
     assert sorted(np.unique(label)) == list(range(count)) and count < whole.count
     assert np.bincount(label).max() <= whole.count / 4 / 8

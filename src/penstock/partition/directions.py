@@ -19,7 +19,7 @@ _HELD_BYTES = 256 << 20
 """The part of the transpose that is made at a time."""
 
 
-class Lists(NamedTuple):
+class BothDirections(NamedTuple):
     """Neighbour lists as kernels read them: what a vertex reads, and where edges are directed, also who reads it."""
 
     indptr: Array
@@ -36,7 +36,7 @@ class Lists(NamedTuple):
         return len(self.indptr) - 1
 
 
-def lists_of(whole: WholeAdjacency, folder: Path, threads: int, progress: Progress) -> Lists:
+def lists_of(whole: WholeAdjacency, folder: Path, threads: int, progress: Progress) -> BothDirections:
     """Both directions of a graph's edges. Where the lists are not symmetric, the transpose is written into `folder`
     and mapped, so that it takes no memory.
     """
@@ -52,14 +52,14 @@ def lists_of(whole: WholeAdjacency, folder: Path, threads: int, progress: Progre
 
 def read_only_lists(
     indptr: Array, indices: Array, weights: Array | None = None, back: tuple[Array, Array] | None = None
-) -> Lists:
+) -> BothDirections:
     """Lists for kernels, which are then compiled once for arrays in memory and for those of mapped files."""
     none = np.empty(0, np.int64)
     arrays = (indptr, indices, none if weights is None else weights, *(back or (none, np.empty(0, indices.dtype))))
     views = [array.view() for array in arrays]
     for view in views:
         view.flags.writeable = False
-    return Lists(*views)
+    return BothDirections(*views)
 
 
 def is_symmetric(indptr: Array, indices: Array, threads: int) -> bool:
@@ -135,7 +135,7 @@ def _gather_readers(indptr: Array, indices: Array, first: int, last: int, fill: 
                 fill[u - first] += 1
 
 
-def merged_blocks(lists: Lists, rows: int = _ROWS) -> Iterator[Adjacency]:
+def merged_blocks(lists: BothDirections, rows: int = _ROWS) -> Iterator[Adjacency]:
     """Neighbours in either direction, each once, without self loops, of so many vertices at a time; weighted by how
     many edges join the two.
     """

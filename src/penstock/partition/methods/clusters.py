@@ -18,7 +18,7 @@ from penstock.graph.blocks import map_blocks, ranges
 from penstock.graph.csr import index_dtype
 from penstock.graph.hashing import draw, key_of
 from penstock.kernels import njit
-from penstock.partition.directions import Lists, read_only_lists
+from penstock.partition.directions import BothDirections, read_only_lists
 from penstock.partition.problem import Weights, add_up
 from penstock.progress import Progress
 
@@ -30,10 +30,10 @@ _LARGEST_SHARE = 1 << 30
 
 
 @dataclass(frozen=True)
-class Level:
+class ClusteredGraph:
     """A graph to cluster or to divide: its lists, and the weights of its vertices."""
 
-    lists: Lists
+    lists: BothDirections
     weights: Weights
     """int64 [constraints, vertices]"""
     totals: Array
@@ -66,7 +66,7 @@ Number = int | np.int64
 """A label or a part: those of arrays of any width are made 64 bits wide, as kernels would else mix signs."""
 
 
-class Table(NamedTuple):
+class LabelCounts(NamedTuple):
     """Labels, or -1, and the weight of each; `used` lists the slots that are taken."""
 
     slots: Array
@@ -75,13 +75,13 @@ class Table(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def new_table() -> Table:
+def new_table() -> LabelCounts:
     """An empty table."""
-    return Table(np.full(_SLOTS, -1, np.int64), np.zeros(_SLOTS, np.int64), np.empty(_SLOTS, np.int64))
+    return LabelCounts(np.full(_SLOTS, -1, np.int64), np.zeros(_SLOTS, np.int64), np.empty(_SLOTS, np.int64))
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _add(table: Table, mask: int, found: int, label: Number, weight: int) -> int:
+def _add(table: LabelCounts, mask: int, found: int, label: Number, weight: int) -> int:
     place = (label * 0x9E3779B1 >> 12) & mask
     while table.slots[place] != -1 and table.slots[place] != label:
         place = (place + 1) & mask
@@ -97,7 +97,7 @@ def _add(table: Table, mask: int, found: int, label: Number, weight: int) -> int
 
 
 @njit(nogil=True, cache=True)
-def tally(lists: Lists, v: int, labels: Array, table: Table) -> int:
+def tally(lists: BothDirections, v: int, labels: Array, table: LabelCounts) -> int:
     """Sum the weights of v's neighbours by label; returns how many labels there are."""
     directed, weighted = lists.back_indptr.shape[0] > 0, lists.weights.shape[0] > 0
     degree = lists.indptr[v + 1] - lists.indptr[v]
@@ -120,7 +120,7 @@ def tally(lists: Lists, v: int, labels: Array, table: Table) -> int:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def clear(table: Table, found: int) -> None:
+def clear(table: LabelCounts, found: int) -> None:
     """Empty the table again."""
     for i in range(found):
         table.slots[table.used[i]] = -1
@@ -129,7 +129,9 @@ def clear(table: Table, found: int) -> None:
 # Label propagation: a vertex joins the cluster that most of its edges lead to, if that has room.
 
 
-def cluster(level: Level, room: float, parts: int, seed: int, threads: int, progress: Progress) -> tuple[Array, int]:
+def cluster(
+    level: ClusteredGraph, room: float, parts: int, seed: int, threads: int, progress: Progress
+) -> tuple[Array, int]:
     """The cluster of every vertex, numbered by first appearance, and how many there are. No cluster of several
     vertices has more than `room` of a part's share of any constraint.
     """
@@ -171,7 +173,7 @@ def cluster(level: Level, room: float, parts: int, seed: int, threads: int, prog
 
 @njit(nogil=True, cache=True, writes=("proposed",))
 def _propose(
-    lists: Lists,
+    lists: BothDirections,
     start: int,
     stop: int,
     label: Array,
@@ -246,7 +248,9 @@ _HELD_PAIRS = 4 << 20
 """Pairs that are merged in memory, at some 50 bytes each."""
 
 
-def contract(level: Level, label: Array, clusters: int, folder: Path, threads: int, progress: Progress) -> Level:
+def contract(
+    level: ClusteredGraph, label: Array, clusters: int, folder: Path, threads: int, progress: Progress
+) -> ClusteredGraph:
     """The graph of clusters, its edges weighted by how many join two clusters, written into `folder` and mapped."""
     lists = level.lists
     totals = np.zeros((len(level.totals), clusters), np.int64)
@@ -265,7 +269,9 @@ def contract(level: Level, label: Array, clusters: int, folder: Path, threads: i
             for run in map_blocks(count, len(indices), _BLOCK_ENTRIES, threads):
                 runs.add(run)
                 progress.advance(_BLOCK_ENTRIES)
-    return Level(_lists_on_disk(runs, clusters, folder), lambda start, stop: totals[:, start:stop], level.totals)
+    return ClusteredGraph(
+        _lists_on_disk(runs, clusters, folder), lambda start, stop: totals[:, start:stop], level.totals
+    )
 
 
 Run = tuple[Array, Array]
@@ -369,7 +375,7 @@ def _merged(runs: list[Run]) -> Run:
 _NO_RUN = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
-def _lists_on_disk(runs: _Runs, clusters: int, folder: Path) -> Lists:
+def _lists_on_disk(runs: _Runs, clusters: int, folder: Path) -> BothDirections:
     """The neighbour lists of the clusters."""
     lengths = np.zeros(clusters + 1, np.int64)
     kind = index_dtype(clusters)

@@ -18,7 +18,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.files import open_bytes
-from penstock.partition.directions import Lists, lists_of, merged_blocks
+from penstock.partition.directions import BothDirections, lists_of, merged_blocks
 from penstock.partition.problem import Problem
 from penstock.partition.refine import repaired
 from penstock.processes import start_python
@@ -54,7 +54,7 @@ def assign_kaminpar(problem: Problem) -> Array:
     return repaired(problem, assignment)
 
 
-def _write_parhip(problem: Problem, lists: Lists, folder: Path) -> None:
+def _write_parhip(problem: Problem, lists: BothDirections, folder: Path) -> None:
     """The graph as `graph.parhip`: a header, offsets in bytes, neighbours, weights of vertices and of edges.
 
     A set bit of the header's first number says what is missing or narrow: weights of edges (1) or vertices (2), 64 bits

@@ -14,11 +14,11 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.kernels import njit
-from penstock.partition.directions import Lists, lists_of
+from penstock.partition.directions import BothDirections, lists_of
 from penstock.partition.methods.clusters import (
-    Level,
+    ClusteredGraph,
+    LabelCounts,
     Number,
-    Table,
     clear,
     cluster,
     contract,
@@ -58,7 +58,7 @@ def assign_stream(problem: Problem) -> Array:
 def _assign(problem: Problem, folder: Path) -> Array:
     constraints, threads, progress = problem.constraints, problem.threads, problem.progress
     lists = lists_of(problem.whole, folder, threads, progress)
-    levels = [Level(lists, lambda a, b: constraints.block(a, b).astype(np.int64), constraints.totals)]
+    levels = [ClusteredGraph(lists, lambda a, b: constraints.block(a, b).astype(np.int64), constraints.totals)]
     labels: list[Array] = []
     most, room = max(_SMALL, min(levels[0].entries // _SHARE, _LARGEST)), _ROOM
     while not labels or (levels[-1].entries > most and len(labels) < _LEVELS and room < 0.5):
@@ -83,7 +83,7 @@ def _part_dtype(parts: int) -> np.dtype[np.generic]:
     return np.dtype(np.uint8 if parts <= 1 << 8 else np.uint16 if parts <= 1 << 16 else np.int32)
 
 
-def _coarse_parts(problem: Problem, level: Level) -> Array:
+def _coarse_parts(problem: Problem, level: ClusteredGraph) -> Array:
     """Parts of the graph of clusters by METIS, moved into the tolerance where METIS missed it."""
     lists, parts = level.lists, problem.parts
     weights = level.weights(0, lists.rows)
@@ -103,7 +103,7 @@ def _coarse_parts(problem: Problem, level: Level) -> Array:
 # what holds at that moment.
 
 
-def _improved(problem: Problem, level: Level, part: Array, passes: int, price: float) -> Array:
+def _improved(problem: Problem, level: ClusteredGraph, part: Array, passes: int, price: float) -> Array:
     """The parts after so many passes; changed in place."""
     parts, lists = problem.parts, level.lists
     loads = np.zeros((len(level.totals), parts), np.int64)
@@ -136,7 +136,7 @@ def _improved(problem: Problem, level: Level, part: Array, passes: int, price: f
 
 @njit(nogil=True, cache=True, writes=("wanted",))
 def _find_movers(
-    lists: Lists,
+    lists: BothDirections,
     start: int,
     stop: int,
     part: Array,
@@ -155,7 +155,7 @@ def _find_movers(
 
 @njit(nogil=True, cache=True, writes=("part", "loads", "table"))
 def _move(
-    lists: Lists,
+    lists: BothDirections,
     first: int,
     movers: Array,
     part: Array,
@@ -164,7 +164,7 @@ def _move(
     capacities: Array,
     means: Array,
     price: float,
-    table: Table,
+    table: LabelCounts,
 ) -> int:
     moved = 0
     for i in movers:
@@ -181,7 +181,7 @@ def _move(
 
 @njit(nogil=True, cache=True)
 def _best_part(
-    lists: Lists,
+    lists: BothDirections,
     v: int,
     part: Array,
     weights: Array,
@@ -190,7 +190,7 @@ def _best_part(
     capacities: Array,
     means: Array,
     price: float,
-    table: Table,
+    table: LabelCounts,
 ) -> Number:
     """The part where v gains most, or its own where none gains anything. From a part that is too full v goes wherever
     it fits.
