@@ -1,12 +1,15 @@
 """Processes: Python programs that Penstock starts, and long work that Ctrl-C can end."""
 
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, TypeVar
 
 # Long work that Ctrl-C can end: computations at once, runs after their step.
@@ -41,6 +44,27 @@ def call_interruptibly(work: Callable[[], Result]) -> Result:
     if trouble:
         raise trouble[0]
     return answer[0]
+
+
+_scratch = set[Path]()
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder in the system's temporary one that is gone behind it, and where a command is interrupted in a kernel."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+    _scratch.add(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _scratch.discard(folder)
+
+
+def remove_scratch() -> None:
+    """Remove the scratch folders of this process, which is about to end in the middle of its work."""
+    for folder in list(_scratch):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

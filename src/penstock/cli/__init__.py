@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.cli.interrupts import INTERRUPTED, InterruptWatch, comes_of_interrupt
 
@@ -36,13 +36,21 @@ def main() -> None:
     if code == INTERRUPTED:
         # A native partitioner may still be running in its thread; do not wait for it.
         sys.stdout.flush()
-        os._exit(code)
+        _exit_interrupted()
     sys.exit(code)
 
 
 def _give_up() -> None:
     """End the process from another thread, while the main thread is in a kernel that does not return to Python."""
     _say("Interrupted in the middle of a computation.")
+    _exit_interrupted()
+
+
+def _exit_interrupted() -> NoReturn:
+    # Nothing is imported now: without the module there are no such folders.
+    processes = sys.modules.get("penstock.processes")
+    if processes is not None:
+        processes.remove_scratch()
     os._exit(INTERRUPTED)
 
 

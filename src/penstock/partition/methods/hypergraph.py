@@ -7,7 +7,6 @@ search restores each one afterwards.
 
 import subprocess
 import sys
-import tempfile
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +20,7 @@ from penstock.graph.csr import transpose_lists
 from penstock.kernels import njit
 from penstock.partition.problem import Problem
 from penstock.partition.refine import less_volume, repaired
-from penstock.processes import start_python
+from penstock.processes import scratch_folder, start_python
 
 NO_MTKAHYPAR = "Method 'hypergraph' needs Mt-KaHyPar: `pip install mtkahypar`, or use --method metis."
 
@@ -35,8 +34,8 @@ def assign_hypergraph(problem: Problem) -> Array:
     """Parts by Mt-KaHyPar, moved into every constraint's tolerance, then greedy moves that still reduce volume."""
     if not is_installed():
         raise PenstockError(NO_MTKAHYPAR, code="not-installed")
-    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
-        assignment = _by_mtkahypar(problem, Path(scratch))
+    with scratch_folder() as scratch:
+        assignment = _by_mtkahypar(problem, scratch)
     assignment = repaired(problem, assignment)
     with problem.progress.step("greedy moves"):
         return less_volume(problem, assignment)

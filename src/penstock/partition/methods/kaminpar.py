@@ -8,7 +8,6 @@ local search restores each one afterwards.
 import shutil
 import subprocess
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +20,7 @@ from penstock.graph.files import open_bytes
 from penstock.partition.directions import BothDirections, lists_of, merged_blocks
 from penstock.partition.problem import Problem
 from penstock.partition.refine import repaired
-from penstock.processes import start_python
+from penstock.processes import scratch_folder, start_python
 
 NO_KAMINPAR = "Method 'kaminpar' needs KaMinPar: `pip install 'penstock[kaminpar]'`, or use --method metis or stream."
 
@@ -38,8 +37,7 @@ def assign_kaminpar(problem: Problem) -> Array:
     """Parts by KaMinPar, moved into every constraint's tolerance."""
     if not is_installed():
         raise PenstockError(NO_KAMINPAR, code="not-installed")
-    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
-        folder = Path(scratch)
+    with scratch_folder() as folder:
         try:
             lists = lists_of(problem.whole, folder, problem.threads, problem.progress)
             with problem.progress.step("writing the graph for KaMinPar", lists.rows, "vertices"):

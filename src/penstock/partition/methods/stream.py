@@ -4,7 +4,6 @@ The graph is read in passes, in order: label propagation finds small clusters, t
 under all constraints, and further passes move single vertices to the part where most of their neighbours are.
 """
 
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from penstock.partition.methods.clusters import (
 from penstock.partition.methods.metis import part_adjacency, require_metis
 from penstock.partition.problem import Adjacency, Problem, WholeAdjacency, add_up, constraints_in
 from penstock.partition.refine import repaired
+from penstock.processes import scratch_folder
 
 _SMALL = 1 << 16
 _SHARE, _LARGEST = 6, 6 << 20
@@ -46,9 +46,9 @@ _FENNEL = 2.0
 def assign_stream(problem: Problem) -> Array:
     """Parts by clusters, METIS and as many passes over single vertices as the problem asks for."""
     require_metis()
-    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
+    with scratch_folder() as scratch:
         try:
-            return _assign(problem, Path(scratch))
+            return _assign(problem, scratch)
         except OSError as error:
             raise PenstockError(
                 f"Could not write to {scratch}: {error.strerror}; free space or set TMPDIR.", code="write-failed"
