@@ -115,7 +115,7 @@ def partition_folder() -> None:
 
     folder, parts, epsilon, seed, threads = sys.argv[1:]
     kaminpar.reseed(int(seed))
-    partitioner = kaminpar.KaMinPar(num_threads=int(threads), ctx=kaminpar.default_context())
+    partitioner = kaminpar.KaMinPar(int(threads), kaminpar.default_context())
     graph = kaminpar.load_graph(f"{folder}/graph.parhip", kaminpar.GraphFileFormat.PARHIP, compress=True)
     found = partitioner.compute_partition(graph, k=int(parts), eps=float(epsilon))
     write_array(Path(folder) / "assignment.npy", np.fromiter(found, np.int32, len(found)))
