@@ -46,7 +46,7 @@ def _by_mtkahypar(problem: Problem, folder: Path) -> Array:
         with problem.progress.step("nets"):
             _write_problem(problem, folder)
         with problem.progress.step(f"Mt-KaHyPar, {problem.parts} parts"):
-            _run(problem, folder)
+            run_in_child(problem, folder, __name__, "Mt-KaHyPar")
     except OSError as error:
         raise PenstockError(
             f"Could not write to {folder}: {error.strerror}; free space or set TMPDIR.", code="write-failed"
@@ -64,26 +64,31 @@ def _write_problem(problem: Problem, folder: Path) -> None:
     write_array(folder / "weights.npy", problem.constraints.summed())
 
 
-def _run(problem: Problem, folder: Path) -> None:
-    """Run it in a process of its own: Mt-KaHyPar holds the interpreter lock, so nothing else could run or be
-    interrupted.
+_MARGIN = 0.6
+"""The share of the tolerance that a partitioner of one weight may use up, so that the constraints one by one are nearly
+within it.
+"""
+
+
+def run_in_child(problem: Problem, folder: Path, module: str, library: str) -> None:
+    """Call `partition_folder` of a module in a process of its own, which leaves `assignment.npy`: Mt-KaHyPar holds the
+    interpreter lock, so nothing else could run or be interrupted, and KaMinPar ends its process on some input.
     """
-    arguments = ["-c", f"from {__name__} import partition_folder; partition_folder()", str(folder)]
-    numbers = [
-        str(n) for n in (problem.parts, (problem.tolerance - 1) * 0.6, problem.seed % (1 << 31), problem.threads)
-    ]
+    arguments = ["-c", f"from {module} import partition_folder; partition_folder()", str(folder)]
+    epsilon = (problem.tolerance - 1) * _MARGIN
+    numbers = [str(n) for n in (problem.parts, epsilon, problem.seed % (1 << 31), problem.threads)]
     child = start_python([*arguments, *numbers], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         _, complaint = child.communicate()
     finally:
         child.kill()
         child.wait()
-    if child.returncode != 0:
+    if child.returncode != 0 or not (folder / "assignment.npy").exists():
         killed = (
             "it was killed, perhaps for want of memory" if child.returncode < 0 else f"exit code {child.returncode}"
         )
         last = complaint.strip().splitlines()[-1:] or [killed]
-        raise PenstockError(f"Mt-KaHyPar failed ({last[0]}): use --method metis or stream.", code="external-failure")
+        raise PenstockError(f"{library} failed ({last[0]}): use --method metis or stream.", code="external-failure")
 
 
 def partition_folder() -> None:

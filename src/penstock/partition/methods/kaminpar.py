@@ -6,7 +6,6 @@ local search restores each one afterwards.
 """
 
 import shutil
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,14 +17,12 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.files import open_bytes
 from penstock.partition.directions import BothDirections, lists_of, merged_blocks
+from penstock.partition.methods.hypergraph import run_in_child
 from penstock.partition.problem import Problem
 from penstock.partition.refine import repaired
-from penstock.processes import scratch_folder, start_python
+from penstock.processes import scratch_folder
 
 NO_KAMINPAR = "Method 'kaminpar' needs KaMinPar: `pip install 'penstock[kaminpar]'`, or use --method metis or stream."
-
-_MARGIN = 0.6
-"""The share of the tolerance that KaMinPar may use up, so that the constraints one by one are nearly within it."""
 
 
 def is_installed() -> bool:
@@ -43,7 +40,7 @@ def assign_kaminpar(problem: Problem) -> Array:
             with problem.progress.step("writing the graph for KaMinPar", lists.rows, "vertices"):
                 _write_parhip(problem, lists, folder)
             with problem.progress.step(f"KaMinPar, {problem.parts} parts"):
-                _run(problem, folder)
+                run_in_child(problem, folder, __name__, "KaMinPar")
         except OSError as error:
             raise PenstockError(
                 f"Could not write to {folder}: {error.strerror}; free space or set TMPDIR.", code="write-failed"
@@ -88,24 +85,6 @@ def _append(out: BinaryIO, path: Path) -> None:
     with path.open("rb") as file:
         shutil.copyfileobj(file, out, 1 << 20)
     path.unlink()
-
-
-def _run(problem: Problem, folder: Path) -> None:
-    arguments = ["-c", f"from {__name__} import partition_folder; partition_folder()", str(folder)]
-    epsilon = (problem.tolerance - 1) * _MARGIN
-    numbers = [str(n) for n in (problem.parts, epsilon, problem.seed % (1 << 31), problem.threads)]
-    child = start_python([*arguments, *numbers], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        _, complaint = child.communicate()
-    finally:
-        child.kill()
-        child.wait()
-    if child.returncode != 0 or not (folder / "assignment.npy").exists():
-        killed = (
-            "it was killed, perhaps for want of memory" if child.returncode < 0 else f"exit code {child.returncode}"
-        )
-        last = complaint.strip().splitlines()[-1:] or [killed]
-        raise PenstockError(f"KaMinPar failed ({last[0]}): use --method metis or stream.", code="external-failure")
 
 
 def partition_folder() -> None:
