@@ -139,7 +139,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """Give a group to each test process that has nothing left to do, in the order of the tests."""
+    """Give a group to each test process that has nothing left to do, in the order of the tests.
+
+    A GPU's tests are shared out one by one, as `--dist` says: none of them looks at the whole machine, and the file of
+    clusters would take as long as all others together.
+    """
+    if config.option.markexpr == "gpu":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
     class GroupScheduling(LoadScopeScheduling):
