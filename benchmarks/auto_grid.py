@@ -1,6 +1,7 @@
 """Is what `auto` settles on as fast as the best fixed choice? A grid of 30 settings on the CPU, and one of 30 on a GPU.
 
-    python benchmarks/auto_grid.py [--device cpu|cuda] [--settings NAMES] [--seconds 0.3] [--out FILE] [--limit 300]
+    python benchmarks/auto_grid.py [--device cpu|cuda] [--held-out] [--settings NAMES] [--seconds 0.3] [--out FILE]
+        [--limit 300]
 
 In every setting one run has `first_layer`, `order` and paths of features left open, and settles them as a long run does
 (predicted, then timed); every other run has one of the fixed choices that are legal there. All of them are ready at
@@ -9,12 +10,14 @@ its windows. The fastest of many medians is partly luck: `auto` and it are there
 and the ratio of a setting is the median of these pairs. The aim is 1.03 at most. `least` is the ratio of the shortest
 quarters, and `noise` how far two halves of the fixed choice's own windows are apart: a ratio below that says nothing.
 
-Settings are chosen by the beginnings of their names. Every line is printed and written to the file when it ends; those
-that the file has are not measured again, and none is begun after `--limit` seconds.
+With `--held-out` the settings are 30 others for each device, drawn from a seed: nothing was ever fitted to them, and
+nothing may be. Settings are chosen by the beginnings of their names. Every line is printed and written to the file when
+it ends; those that the file has are not measured again, and none is begun after `--limit` seconds.
 """
 
 import argparse
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +60,7 @@ class Setting:
     fields: Fields = field(default_factory=dict)
     place: str = "host"
     """Of the features."""
+    degree: int = 16
 
 
 def settings(device: str) -> list[Setting]:
@@ -75,6 +79,30 @@ def settings(device: str) -> list[Setting]:
 
 
 _LINEAR = ("sage", "gcn")
+
+HELD_OUT_SEED = 20_261_118
+"""Fixed before any figure was fitted after it; another seed is another set of settings, to be named as such."""
+_HELD_OUT_MODELS = ("sage", "sage", "gcn", "gcn", "gin", "gat")
+
+
+def held_out(device: str, seed: int = HELD_OUT_SEED) -> list[Setting]:
+    """Thirty settings of a device that no rate was fitted to: graphs, widths, fan-outs and batches drawn by lot."""
+    found = []
+    for k in range(30):
+        lot = random.Random(f"{seed} {device} {k}")
+        vertices = round(10 ** lot.uniform(4.3, 5.7 if device == "cpu" else 6.0))
+        columns, hidden = lot.choice((16, 50, 128, 300, 602)), lot.choice((24, 64, 128, 256))
+        fanouts = [lot.choice((4, 8, 12, 20)) for _ in range(lot.choice((1, 2, 2, 3)))]
+        fields = {
+            "model": lot.choice(_HELD_OUT_MODELS),
+            "hidden": hidden,
+            "fanouts": fanouts,
+            "batch_size": lot.choice((256, 512, 1024, 2048)),
+        }
+        place = "host" if device == "cpu" else lot.choice(("device", "device", "pinned", "pinned", "host"))
+        name = f"{k}-{fields['model']}-{columns}-{hidden}-{'x'.join(map(str, fanouts))}-{place}"
+        found.append(Setting(name, vertices, columns, fields, place, lot.choice((6, 16, 40))))
+    return found
 
 
 def fixed_choices(setting: Setting, device: str) -> dict[str, Fields]:
@@ -100,7 +128,7 @@ def _host_ways(names: Sequence[str]) -> dict[str, Fields]:
 def job_fields(setting: Setting, device: str, choice: Fields | None) -> Fields:
     """Of a run with a fixed choice, or None for one that settles everything."""
     fields: Fields = {
-        **setting.fields, "device": device, "batch_size": 1024, "epochs": 1_000_000, "evaluate_every": -1,
+        "batch_size": 1024, **setting.fields, "device": device, "epochs": 1_000_000, "evaluate_every": -1,
         "dropout": 0.0, "timed_choices": ["feature_paths", "first_layer", "order"],
     }  # fmt: skip
     if device == "cuda":
@@ -231,6 +259,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--held-out", action="store_true", help="the settings that nothing was fitted to")
     parser.add_argument("--settings", default="", help="beginnings of names; all of them if left out")
     parser.add_argument("--seconds", type=float, default=0.3, help="of a window")
     parser.add_argument("--turns", type=int, default=5, help="windows of each choice")
@@ -238,12 +267,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a JSON file, which is gone on with")
     args = parser.parse_args()
     rows = json.loads(args.out.read_text())["rows"] if args.out and args.out.exists() else []
-    end, graphs = time.perf_counter() + args.limit, dict[tuple[int, int], Graph]()
+    end, graphs = time.perf_counter() + args.limit, dict[tuple[int, int, int], Graph]()
+    grid = held_out(args.device) if args.held_out else settings(args.device)
     with Kept().shared():
-        for setting in missing(settings(args.device), rows, args.device, args.settings.split(",")):
+        for setting in missing(grid, rows, args.device, args.settings.split(",")):
             if time.perf_counter() > end:
                 break
-            key = setting.vertices, setting.columns
+            key = setting.vertices, setting.columns, setting.degree
             graph = graphs.setdefault(key, graphs.get(key) or narrow_graph(*key))
             line = compare(setting, graph, args.device, args.seconds, args.turns)
             rows.append(line)

@@ -25,9 +25,10 @@ def grid():
         sys.modules.pop("auto_grid", None)
 
 
+@pytest.mark.parametrize("drawn", ["settings", "held_out"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_grid_has_thirty_settings_and_jobs_for_all_their_choices(grid, device):
-    settings = grid.settings(device)
+def test_the_grid_has_thirty_settings_and_jobs_for_all_their_choices(grid, device, drawn):
+    settings = getattr(grid, drawn)(device)
     assert len({setting.name for setting in settings}) == 30
     for setting in settings:
         choices = grid.fixed_choices(setting, device)
@@ -35,6 +36,15 @@ def test_the_grid_has_thirty_settings_and_jobs_for_all_their_choices(grid, devic
         for choice in (None, *choices.values()):
             job_of(grid.job_fields(setting, device, choice))
     assert job_of(grid.job_fields(settings[0], device, None)).first_layer == "auto"
+
+
+def test_settings_that_are_held_out_are_none_of_the_grid_and_stay_as_they_were_drawn(grid):
+    drawn = {device: grid.held_out(device) for device in ("cpu", "cuda")}
+    for device, settings in drawn.items():
+        known = [(each.vertices, each.columns, each.fields["model"]) for each in grid.settings(device)]
+        assert not [each for each in settings if (each.vertices, each.columns, each.fields["model"]) in known]
+    fields = {"model": "gin", "hidden": 64, "fanouts": [12, 12, 20], "batch_size": 256}
+    assert drawn["cpu"][0] == grid.Setting("0-gin-16-64-12x12x20-host", 85846, 16, fields)
 
 
 def test_turns_go_forwards_and_backwards(grid):
