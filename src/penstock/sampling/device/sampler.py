@@ -73,8 +73,9 @@ class DeviceSampler:
             blocks = slot.copied_blocks(len(seeds), sizes)
             # Tensors, where batches of the host have arrays.
             vertices: dict[str, Any] = slot.copied_vertices(self.node_type, len(seeds), sizes)
-        if program.finds_seeds:
-            seeds = vertices[self.node_type][: sizes[1]].cpu().numpy()
+            if program.finds_seeds:
+                # On the stream of the draw: another one would read the copy before it is made.
+                seeds = vertices[self.node_type][: sizes[1]].cpu().numpy()
         batch = MiniBatch({self.node_type: seeds}, vertices, blocks, key=key)
         if program.seed_weights is not None:
             batch.seed_weights = program.seed_weights[seeds]
