@@ -131,7 +131,7 @@ def number_of(loss: Tensor) -> float:
 def launches(*moved: Tensor | None, rows: int = 0, of: Tensor | None = None) -> bool:
     """Whether to launch a kernel that reads or writes `moved` whole, and `rows` rows of the matrix `of`.
 
-    Under a trace the answer is no, and the bytes that it would move are recorded.
+    Under a trace the answer is no, unless it compiles kernels, and the bytes that it would move are recorded.
     """
     trace = _trace.get()
     if trace is None:
@@ -139,7 +139,27 @@ def launches(*moved: Tensor | None, rows: int = 0, of: Tensor | None = None) -> 
     if trace.moves is not None:
         picked = 0 if of is None else rows * of.shape[-1] * of.element_size()
         trace.moves(sum(each.nbytes for each in moved if each is not None), picked)
-    return False
+    return _compiles.get()
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Within it a trace launches a GPU's kernels, which are compiled then and do not run (`gpu_kernels`)."""
+    token = _compiles.set(True)
+    try:
+        yield
+    finally:
+        _compiles.reset(token)
+
+
+def compiles_kernels() -> bool:
+    """Whether launches of a GPU's kernels only compile them now."""
+    return _compiles.get() and is_traced()
+
+
+def skips_kernels() -> bool:
+    """Whether a GPU's kernels are not launched now: under a trace that does not compile them."""
+    return is_traced() and not _compiles.get()
 
 
 def current_trace() -> Trace | None:
@@ -229,6 +249,7 @@ _NUMPY = {kind: np_kind for np_kind, kind in _TORCH.items()}
 _trace: ContextVar[Trace | None] = ContextVar("_trace", default=None)
 _place: ContextVar[MemoryPlace] = ContextVar("_place", default=_MAIN)
 _counted: ContextVar[bool] = ContextVar("_counted", default=False)
+_compiles: ContextVar[bool] = ContextVar("_compiles", default=False)
 _category: ContextVar[str] = ContextVar("_category", default="")
 _numbers = count(1)
 _RECORDING = -1

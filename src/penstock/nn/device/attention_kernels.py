@@ -11,11 +11,12 @@ JOINT is GATv2: scores direction . leaky(left[j] + right[i]), values are `left`,
 scores leaky(of_src[j] + of_dst[i]). Rows of values are X_STRIDE apart, scores SCORE_STRIDE.
 """
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 
-@triton.jit
+
+@jit
 def attend_rows(
     indptr,
     indices,
@@ -84,7 +85,7 @@ def attend_rows(
     tl.store(at + HEADS, share_of, mask=h < HEADS)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@jit(do_not_specialize=["rows"])
 def mean_gradients(
     grad,
     out,
@@ -106,7 +107,7 @@ def mean_gradients(
     tl.store(at, result, mask=(i < rows)[None, :] & (h < HEADS)[:, None])
 
 
-@triton.jit(do_not_specialize=["targets"])
+@jit(do_not_specialize=["targets"])
 def return_to_sources(
     indptr,
     indices,
@@ -183,7 +184,7 @@ def return_to_sources(
             tl.store(at + HEADS + behind, 0.0)
 
 
-@triton.jit
+@jit
 def edge_gradients(
     i, e, valid, weights, kept, mine, near, towards, of_dst, norms, grad, h, c,
     SLOPE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, JOINT: tl.constexpr, SCORE_STRIDE: tl.constexpr,
@@ -219,7 +220,7 @@ def edge_gradients(
     return of_edge, tl.sum(added, axis=1)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@jit(do_not_specialize=["rows"])
 def sum_scores(
     indptr,
     of_score,
@@ -255,7 +256,7 @@ def sum_scores(
     tl.store(at, total.to(out_dst.dtype.element_ty), mask=held)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@jit(do_not_specialize=["rows"])
 def return_to_destinations(
     indptr,
     indices,
@@ -311,19 +312,19 @@ def return_to_destinations(
     store_rows(parts, tl.program_id(0), total_direction, HEADS * SIZE, h, c, HEADS, SIZE)
 
 
-@triton.jit
+@jit
 def leaky(x, SLOPE: tl.constexpr, NUMBER: tl.constexpr):
     """The leaky ReLU."""
     return tl.where(x > 0, x, x * tl.full((1,), SLOPE, NUMBER))
 
 
-@triton.jit
+@jit
 def steepness(x, SLOPE: tl.constexpr, NUMBER: tl.constexpr):
     """The derivative of the leaky ReLU."""
     return tl.where(x > 0, tl.full((1,), 1, NUMBER), tl.full((1,), SLOPE, NUMBER))
 
 
-@triton.jit
+@jit
 def own_part(
     x, row, STRIDE: tl.constexpr, h, c,
     HEADS: tl.constexpr, SIZE: tl.constexpr, BY_COLUMN: tl.constexpr, NUMBER: tl.constexpr,
@@ -341,7 +342,7 @@ def own_part(
     return result
 
 
-@triton.jit
+@jit
 def head_rows(
     x, j, STRIDE: tl.constexpr, valid, h, c, HEADS: tl.constexpr, SIZE: tl.constexpr, NUMBER: tl.constexpr
 ):  # fmt: skip
@@ -351,20 +352,20 @@ def head_rows(
     return tl.load(at, mask=inside, other=0).to(NUMBER)
 
 
-@triton.jit
+@jit
 def edge_places(e, valid, h, HEADS: tl.constexpr):
     """[heads, edges]: the addresses of the edges' values, and which are valid."""
     return e[None, :].to(tl.int64) * HEADS + h[:, None], (h < HEADS)[:, None] & valid[None, :]
 
 
-@triton.jit
+@jit
 def row_scores(x, j, STRIDE: tl.constexpr, valid, h, HEADS: tl.constexpr, NUMBER: tl.constexpr):
     """[heads, edges]: one value per head of rows j."""
     at = x + j[None, :].to(tl.int64) * STRIDE + h[:, None]
     return tl.load(at, mask=(h < HEADS)[:, None] & valid[None, :], other=0).to(NUMBER)
 
 
-@triton.jit
+@jit
 def store_rows(out, row, result, STRIDE: tl.constexpr, h, c, HEADS: tl.constexpr, SIZE: tl.constexpr):
     """out[row] = result [heads, columns]."""
     at = out + tl.cast(row, tl.int64) * STRIDE + h[:, None] * SIZE + c[None, :]

@@ -5,11 +5,12 @@ COMPLEX rows have their real parts in the first HALF columns and their imaginary
 columns. Groups of rows are concatenated, and only rows of the same group are compared.
 """
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 
-@triton.jit
+
+@jit
 def distances(
     left,
     right,
@@ -46,7 +47,7 @@ def distances(
     tl.store(place, tl.sum(total, axis=2), mask=near[:, None] & far[None, :])
 
 
-@triton.jit
+@jit
 def gradients(
     left,
     right,
@@ -98,7 +99,7 @@ def gradients(
         tl.store(place + HALF, tl.sum(of_y, axis=1), mask=mask)
 
 
-@triton.jit
+@jit
 def difference(own, other, c, near, far, HALF: tl.constexpr):
     """[left rows, right rows, columns]: differences of rows that begin at `own` and `other`; zero outside of them."""
     valid = c < HALF

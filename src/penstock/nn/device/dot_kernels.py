@@ -4,16 +4,16 @@ Tiles are [heads, edges, columns of a head]. The forward pass keeps the logarith
 which the backward passes compute the coefficients again.
 """
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 from penstock.nn.device.attention_kernels import edge_places, head_rows, own_part, store_rows
 
 LOWEST = tl.constexpr(-1e30)
 """The logarithm of the denominator of an empty list: below every other, and finite."""
 
 
-@triton.jit
+@jit
 def attend_dots(
     indptr,
     indices,
@@ -63,7 +63,7 @@ def attend_dots(
     tl.store(logs + i.to(tl.int64) * HEADS + h, log, mask=h < HEADS)
 
 
-@triton.jit
+@jit
 def return_dots_to_destinations(
     indptr,
     indices,
@@ -108,7 +108,7 @@ def return_dots_to_destinations(
     store_rows(out, i, result, HEADS * SIZE, h, c, HEADS, SIZE)
 
 
-@triton.jit
+@jit
 def return_dots_to_sources(
     indptr,
     indices,

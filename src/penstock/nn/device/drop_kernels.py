@@ -1,15 +1,15 @@
 """Kernels of dropout: the same bits as the CPU's `drop_rows`, and the ReLU in the same pass."""
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 from penstock.nn.device.gather_kernels import first_above
 from penstock.sampling.device.kernels import mix
 
 _STEP = tl.constexpr(0x9E3779B97F4A7C15)
 
 
-@triton.jit(do_not_specialize=["call", "low", "high", "words"])
+@jit(do_not_specialize=["call", "low", "high", "words"])
 def drop_rows(
     x,
     names,
@@ -76,7 +76,7 @@ def drop_rows(
     tl.store(out + offset, result.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows", "places", "steps"])
+@jit(do_not_specialize=["rows", "places", "steps"])
 def name_edges(indptr, indices, targets, sources, out, rows, places, steps, BLOCK: tl.constexpr):
     """out[e] = the name of edge e's destination * 2^32 + that of its source; 0 past the last edge."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -88,7 +88,7 @@ def name_edges(indptr, indices, targets, sources, out, rows, places, steps, BLOC
     tl.store(out + e, (target << 32) + source, mask=e < places)
 
 
-@triton.jit
+@jit
 def pass_where_positive(y, grad, out, numbers, SCALE: tl.constexpr, NUMBER: tl.constexpr, BLOCK: tl.constexpr):
     """out = SCALE * grad where y > 0, else 0."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.sampling.device.block import CHUNK, DeviceBlock, SourceLists
-from penstock.traced import is_traced, launches
+from penstock.traced import launches, skips_kernels
 
 # A block's lists as kernels read them: transposed, with self loops, cut into chunks. Nothing here waits for the device:
 # shapes come from the block's room, never from its contents.
@@ -316,7 +316,7 @@ def sum_dtype(x: Tensor) -> torch.dtype:
 
 def number_of(x: Tensor) -> Any:
     """The dtype of sums in Triton; None under a trace, which needs no Triton."""
-    if is_traced():
+    if skips_kernels():
         return None
     import triton.language as tl
 

@@ -8,11 +8,12 @@ the others wait. Pointers that are None stand for "all ones"; addresses are 64 b
 programs.
 """
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 
-@triton.jit(do_not_specialize=["rows", "own_rows"])
+
+@jit(do_not_specialize=["rows", "own_rows"])
 def gather_rows(
     indptr,
     indices,
@@ -112,7 +113,7 @@ def gather_rows(
             write_behind(out, i, live, (1 + BESIDE) * WIDTH, OUT_STRIDE, BEHIND, BLOCK_R)
 
 
-@triton.jit
+@jit
 def add_chunks(total, partial, first, chunks, f, WIDTH: tl.constexpr, BLOCK_E: tl.constexpr):
     """`total` [rows, columns] with the sums of a long list's whole chunks added, in their order."""
     place = tl.arange(0, BLOCK_E)[None, :]
@@ -127,7 +128,7 @@ def add_chunks(total, partial, first, chunks, f, WIDTH: tl.constexpr, BLOCK_E: t
     return total
 
 
-@triton.jit
+@jit
 def write_behind(out, i, live, FIRST: tl.constexpr, STRIDE: tl.constexpr, COUNT: tl.constexpr, BLOCK_R: tl.constexpr):
     """Write a one and zeros, COUNT numbers in all, to every row of `out` from column FIRST on."""
     more = tl.arange(0, COUNT)[None, :]
@@ -136,7 +137,7 @@ def write_behind(out, i, live, FIRST: tl.constexpr, STRIDE: tl.constexpr, COUNT:
     tl.store(at, one.to(out.dtype.element_ty), mask=live[:, None] & (more >= 0))
 
 
-@triton.jit
+@jit
 def gather_chunks(
     chunk_rows,
     indices,
@@ -173,7 +174,7 @@ def gather_chunks(
         tl.store(at, result, mask=(f < WIDTH)[None, :])
 
 
-@triton.jit
+@jit
 def edge_rows(
     e, valid, f, indices, edges, weights, read_scale, read_lists, winner, ids, x,
     WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, DIRECT: tl.constexpr, READ_DIVIDES: tl.constexpr,
@@ -207,7 +208,7 @@ def edge_rows(
     return values
 
 
-@triton.jit
+@jit
 def single_rows(x, ids, i, has, f, mask, STRIDE: tl.constexpr):
     """[rows, columns]: x[i], or x[ids[i]]; zeros for the rows that x does not have."""
     at = i.to(tl.int64)
@@ -216,7 +217,7 @@ def single_rows(x, ids, i, has, f, mask, STRIDE: tl.constexpr):
     return tl.load((x + at * STRIDE)[:, None] + f[None, :], mask=has[:, None] & mask, other=0)
 
 
-@triton.jit
+@jit
 def factor(scale, at, mask, DIVIDES: tl.constexpr, NUMBER: tl.constexpr):
     """scale[at], or with DIVIDES one over it, zero for zero."""
     value = tl.load(scale + at, mask=mask, other=0).to(NUMBER)
@@ -225,7 +226,7 @@ def factor(scale, at, mask, DIVIDES: tl.constexpr, NUMBER: tl.constexpr):
     return value
 
 
-@triton.jit(do_not_specialize=["rows"])
+@jit(do_not_specialize=["rows"])
 def gather_largest(
     indptr,
     indices,
@@ -271,7 +272,7 @@ def gather_largest(
     tl.store(winner + offset, at, mask=written)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@jit(do_not_specialize=["rows"])
 def copy_rows(
     ids, x, out, rows, WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_F: tl.constexpr
 ):
@@ -286,7 +287,7 @@ def copy_rows(
 # Kernels that transpose a block's lists and find the chunks of long lists, by binary searches, one per lane.
 
 
-@triton.jit(do_not_specialize=["rows", "sources", "places"])
+@jit(do_not_specialize=["rows", "sources", "places"])
 def source_keys(indptr, indices, keys, rows, sources, places, BLOCK: tl.constexpr):
     """keys[e] = the source row of edge e; past the last edge `sources`, which sorts after all of them."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -295,7 +296,7 @@ def source_keys(indptr, indices, keys, rows, sources, places, BLOCK: tl.constexp
     tl.store(keys + e, tl.where(e < last, j, sources).to(tl.int32), mask=e < places)
 
 
-@triton.jit(do_not_specialize=["rows", "sources", "places", "row_steps", "place_steps"])
+@jit(do_not_specialize=["rows", "sources", "places", "row_steps", "place_steps"])
 def grouped_edges(
     indptr,
     keys,
@@ -322,7 +323,7 @@ def grouped_edges(
     tl.store(out_indptr + k, first_above(keys, k - 1, listed, places, place_steps), mask=listed)
 
 
-@triton.jit(do_not_specialize=["rows", "chunks", "steps"])
+@jit(do_not_specialize=["rows", "chunks", "steps"])
 def chunk_rows(indptr, out, rows, chunks, steps, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
     """out[c] = the row whose long list (more than two chunks) contains all of the c-th chunk of edges, else -1."""
     c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -335,7 +336,7 @@ def chunk_rows(indptr, out, rows, chunks, steps, CHUNK: tl.constexpr, BLOCK: tl.
     tl.store(out + c, tl.where(whole, row, -1).to(tl.int32), mask=inside)
 
 
-@triton.jit
+@jit
 def first_above(values, goal, mask, count, steps):
     """The first position of `count` ascending values that is above the goal, `count` if none; 2^steps > count."""
     low = tl.zeros_like(goal)
@@ -352,7 +353,7 @@ def first_above(values, goal, mask, count, steps):
     return low
 
 
-@triton.jit(do_not_specialize=["rows"])
+@jit(do_not_specialize=["rows"])
 def count_others(indptr, indices, counts, rows, BLOCK_E: tl.constexpr, BLOCK_R: tl.constexpr):
     """counts[i] = the number of row i's sources that are other rows, plus one for itself."""
     i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -369,7 +370,7 @@ def count_others(indptr, indices, counts, rows, BLOCK_E: tl.constexpr, BLOCK_R: 
     tl.store(counts + i, total, mask=i < rows)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@jit(do_not_specialize=["rows"])
 def write_looped(
     indptr, indices, weights, ends, out_indptr, out_indices, out_weights, rows,
     BLOCK_E: tl.constexpr, BLOCK_R: tl.constexpr,

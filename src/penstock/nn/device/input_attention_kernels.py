@@ -4,11 +4,12 @@ A tile is [rows, edges, columns] and has whole lists, which are short, so that e
 an edge only its coefficients are kept, one for each head, negative where the leaky ReLU's slope applied.
 """
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 
-@triton.jit(do_not_specialize=["rows"])
+
+@jit(do_not_specialize=["rows"])
 def attend_inputs(
     indptr,
     indices,
@@ -80,7 +81,7 @@ def attend_inputs(
             tl.store(to + WIDTH + behind, tl.full((BLOCK_R,), behind == 0, NUMBER).to(out.dtype.element_ty), mask=live)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@jit(do_not_specialize=["rows"])
 def return_directions(
     indptr,
     indices,
@@ -149,7 +150,7 @@ def return_directions(
     tl.store(at, result, mask=(row < 2 * HEADS)[:, None] & (f < WIDTH)[None, :])
 
 
-@triton.jit
+@jit
 def tile_of(
     indptr, indices, ids, x, i, f, rows, WIDTH: tl.constexpr, X_STRIDE: tl.constexpr, DIRECT: tl.constexpr,
     LOOPS: tl.constexpr, NUMBER: tl.constexpr, BLOCK_E: tl.constexpr,

@@ -4,11 +4,12 @@ Sums over rows are made in parts of PART rows, which are then added in their ord
 on the order of programs. The normalisation itself is a part of `drop_kernels.drop_rows`.
 """
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 
-@triton.jit
+
+@jit
 def row_moments(
     rows,
     count,
@@ -40,7 +41,7 @@ def row_moments(
     store_part(parts, f, inside, tl.sum(near, axis=0) + away, apart, WIDTH)
 
 
-@triton.jit
+@jit
 def gradient_sums(
     rows,
     grad,
@@ -69,7 +70,7 @@ def gradient_sums(
     store_part(parts, f, inside, tl.sum(of_bias, axis=0), tl.sum(of_weight, axis=0), WIDTH)
 
 
-@triton.jit
+@jit
 def part_of(count, WIDTH: tl.constexpr, PART: tl.constexpr, BLOCK_F: tl.constexpr):
     """The first row of this program's part and the row behind its last; its columns, and which of them there are."""
     first = tl.program_id(0).to(tl.int64) * PART
@@ -78,14 +79,14 @@ def part_of(count, WIDTH: tl.constexpr, PART: tl.constexpr, BLOCK_F: tl.constexp
     return first, stop, f, f < WIDTH
 
 
-@triton.jit
+@jit
 def column_figures(figures, f, inside, WIDTH: tl.constexpr, NUMBER: tl.constexpr):
     """The mean of every column, and 1 / its standard deviation."""
     mean = tl.load(figures + f, mask=inside, other=0).to(NUMBER)
     return mean, tl.load(figures + WIDTH + f, mask=inside, other=0).to(NUMBER)
 
 
-@triton.jit
+@jit
 def store_part(parts, f, inside, first, second, WIDTH: tl.constexpr):
     """parts[p] = two numbers for every column."""
     at = parts + tl.program_id(0).to(tl.int64) * (2 * WIDTH) + f
@@ -93,7 +94,7 @@ def store_part(parts, f, inside, first, second, WIDTH: tl.constexpr):
     tl.store(at + WIDTH, second, mask=inside)
 
 
-@triton.jit(do_not_specialize=["number"])
+@jit(do_not_specialize=["number"])
 def settle_moments(
     parts,
     count,
@@ -153,7 +154,7 @@ def settle_moments(
         tl.store(batches, tl.load(batches) + moves.to(tl.int64))
 
 
-@triton.jit
+@jit
 def moments_of(
     parts, start, rows, number, f, inside, WIDTH: tl.constexpr, PART: tl.constexpr, BLOCK_P: tl.constexpr
 ):  # fmt: skip
@@ -164,7 +165,7 @@ def moments_of(
     return each, mean, apart
 
 
-@triton.jit
+@jit
 def two_of_parts(parts, p, number, f, inside, WIDTH: tl.constexpr):
     """[parts, columns] twice: what parts p have for every column, in float64."""
     at = parts + p[:, None].to(tl.int64) * (2 * WIDTH) + f[None, :]
@@ -173,7 +174,7 @@ def two_of_parts(parts, p, number, f, inside, WIDTH: tl.constexpr):
     return first, tl.load(at + WIDTH, mask=held, other=0).to(tl.float64)
 
 
-@triton.jit(do_not_specialize=["number"])
+@jit(do_not_specialize=["number"])
 def add_parts(parts, out, number, WIDTH: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_F: tl.constexpr):
     """out [2, columns] = the sums over `number` parts."""
     f = tl.program_id(0) * BLOCK_F + tl.arange(0, BLOCK_F)
@@ -190,7 +191,7 @@ def add_parts(parts, out, number, WIDTH: tl.constexpr, BLOCK_P: tl.constexpr, BL
     tl.store(out + WIDTH + f, tl.sum(of_weight, axis=0).to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["places"])
+@jit(do_not_specialize=["places"])
 def return_rows(
     rows,
     grad,

@@ -7,9 +7,9 @@ Draws and weights are those of the host, bit for bit: `penstock.sampling.weighte
 ranks must not fuse products and sums.
 """
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 from penstock.sampling import weighted_draws as host
 from penstock.sampling.device.kernels import UNNUMBERED, choose_columns, excluded, mix
 from penstock.sampling.device.list_kernels import permuted, row_of, selected, unit_of
@@ -29,7 +29,7 @@ _ODD_0, _ODD_1, _ODD_2, _ODD_3, _ODD_4, _ODD_5 = map(tl.constexpr, host.ODD)
 _PART_0, _PART_1, _PART_2, _PART_3, _PART_4 = map(tl.constexpr, host.PARTS)
 
 
-@triton.jit
+@jit
 def mass_scale(total):
     """`weighted_draws.mass_scale`: a power of two."""
     field = (total.to(tl.float64).to(tl.int64, bitcast=True) >> 52) & 0x7FF
@@ -38,13 +38,13 @@ def mass_scale(total):
     return (biased << 52).to(tl.float64, bitcast=True)
 
 
-@triton.jit
+@jit
 def mass_of(weight, scale):
     """`weighted_draws.mass`."""
     return tl.where(weight > 0, tl.maximum((weight * scale).to(tl.int64), 1), 0)
 
 
-@triton.jit
+@jit
 def _piece(
     k, first, length, weights, entry, last_entry, starts, behind, WEIGHTED: tl.constexpr, EXCLUDES: tl.constexpr,
     B: tl.constexpr,
@@ -66,7 +66,7 @@ def _piece(
     return number, admissible, weight
 
 
-@triton.jit
+@jit
 def _row(row, indptr, vertices, bounds, behind, seeds, EXCLUDES: tl.constexpr):
     """A row's vertex, where its list begins, the list's length, and the entries of its excluded edges."""
     v = tl.load(vertices + row).to(tl.int64)
@@ -79,7 +79,7 @@ def _row(row, indptr, vertices, bounds, behind, seeds, EXCLUDES: tl.constexpr):
     return v, first, length, entry, last_entry
 
 
-@triton.jit
+@jit
 def count_admissible(
     indptr, vertices, known, weights, positives, counts, lengths, bounds, starts, behind, seeds,
     FANOUT: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr, HAS_ZEROS: tl.constexpr,
@@ -112,7 +112,7 @@ def count_admissible(
     tl.store(lengths + row, drawn)
 
 
-@triton.jit
+@jit
 def total_admissible(
     indptr, vertices, known, weights, sums, totals, bounds, starts, behind, seeds,
     EXCLUDES: tl.constexpr, B: tl.constexpr,
@@ -137,14 +137,14 @@ def total_admissible(
     tl.store(totals + row, total)
 
 
-@triton.jit
+@jit
 def _priorities(row_key, number, admissible, weight):
     """The priorities of `weighted_draws._choose_by_priority`; -1 where an edge may not be drawn."""
     lot = 1.0 - unit_of(mix(row_key + (number + 1).to(tl.uint64) * _STEP))
     return tl.where(admissible, weight / lot, -1.0)
 
 
-@triton.jit
+@jit
 def _threshold(
     row_key, first, length, weights, entry, last_entry, starts, behind, EXCLUDES: tl.constexpr, FANOUT: tl.constexpr,
     KEPT: tl.constexpr, B: tl.constexpr,
@@ -166,7 +166,7 @@ def _threshold(
     return tl.min(kept, axis=0)
 
 
-@triton.jit
+@jit
 def draw_admissible(
     indptr, list_entries, vertices, known, out_starts, counts, key, weights, sums, sources, positions, targets,
     out_weights, place, edges_room, bounds, starts, behind, seeds,
@@ -231,7 +231,7 @@ def draw_admissible(
                     )  # fmt: skip
 
 
-@triton.jit
+@jit
 def _write(
     at, real, position, row, weight, list_entries, sources, positions, targets, out_weights, place,
     KEEPS_POSITIONS: tl.constexpr, KEEPS_TARGETS: tl.constexpr, KEEPS_WEIGHTS: tl.constexpr, NUMBERS: tl.constexpr,
@@ -249,7 +249,7 @@ def _write(
         tl.atomic_min(place + source, UNNUMBERED + at.to(tl.int32), mask=real, sem="relaxed")
 
 
-@triton.jit
+@jit
 def _sought(
     row_key, v, count, first, length, weights, sums, entry, last_entry, starts, behind,
     FANOUT: tl.constexpr, COLUMNS: tl.constexpr, REPLACE: tl.constexpr, WEIGHTED: tl.constexpr,
@@ -282,7 +282,7 @@ def _sought(
     return tl.where(some, selected(keys, column, many, (column < FANOUT) & some, FANOUT), drawn)
 
 
-@triton.jit
+@jit
 def _found(
     sought, v, first, length, weights, sums, entry, last_entry, starts, behind,
     COLUMNS: tl.constexpr, WEIGHTED: tl.constexpr, EXCLUDES: tl.constexpr, B: tl.constexpr,
@@ -312,7 +312,7 @@ def _found(
 # Long lists by running masses (`weighted_draws.choose_by_sums`).
 
 
-@triton.jit
+@jit
 def exponential(bits):
     """`weighted_draws.exponential`."""
     u = ((bits >> 11) + 1).to(tl.float64) * _TO_UNIT
@@ -327,7 +327,7 @@ def exponential(bits):
     return halvings * _LOG_2 + 2.0 * (s + s * series)
 
 
-@triton.jit
+@jit
 def chance_below(x):
     """`weighted_draws.chance_below`."""
     y = tl.minimum(x, 40.0) * 0.015625
@@ -337,7 +337,7 @@ def chance_below(x):
     return chance
 
 
-@triton.jit
+@jit
 def _find_mass(sought, first, last, live, weights, scale, running, DEPTH: tl.constexpr):
     """`weighted_draws._find_mass`: positions, and the mass before each."""
     low = first // SPACING
@@ -361,7 +361,7 @@ def _find_mass(sought, first, last, live, weights, scale, running, DEPTH: tl.con
     return position, before
 
 
-@triton.jit
+@jit
 def draw_summed(
     indptr, list_entries, vertices, known, out_starts, key, weights, sums, running, sources, positions, targets,
     out_weights, place, edges_room, bounds, starts, behind, seeds,
@@ -432,7 +432,7 @@ def draw_summed(
         )  # fmt: skip
 
 
-@triton.jit
+@jit
 def _total_mass(first, last, live, weights, scale, running):
     """The mass of whole lists: the last running mass, and what follows it."""
     behind = (last - 1) // SPACING * SPACING
@@ -445,7 +445,7 @@ def _total_mass(first, last, live, weights, scale, running):
     return total
 
 
-@triton.jit
+@jit
 def _skip_taken(sought, below, masses):
     """A point of the mass that is left as a point of the whole mass: drawn edges before it are skipped."""
     moved = sought
@@ -456,7 +456,7 @@ def _skip_taken(sought, below, masses):
     return moved
 
 
-@triton.jit
+@jit
 def scale_weights(
     indptr, vertices, out_indptr, edges, positions, weights, out_weights, rows_room, bounds, starts, behind, seeds,
     EXCLUDES: tl.constexpr, DEPTH: tl.constexpr, B: tl.constexpr,

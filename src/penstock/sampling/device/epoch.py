@@ -7,7 +7,7 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import keys_of
 from penstock.sampling.block import BATCH
-from penstock.traced import is_traced
+from penstock.traced import skips_kernels
 
 NEVER = 0x7FFFFFFF
 """In `failed_at`: no batch has failed; in a table of places: the vertex is not in the batch."""
@@ -38,7 +38,7 @@ def shuffled(names: Tensor, key: np.uint64) -> Tensor:
     draws = torch.empty_like(names)
     signed = int(np.uint64(key).astype(np.int64)) if key else 0
     stream = torch.tensor([signed], device=names.device)
-    if not is_traced():
+    if not skips_kernels():
         from penstock.sampling.device.kernels import hash_names
 
         hash_names[(-(-len(names) // _BLOCK),)](names, draws, stream, len(names), B=_BLOCK)

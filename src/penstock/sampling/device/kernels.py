@@ -1,7 +1,8 @@
 """The kernels of sampling on a GPU, in Triton: the passes of one hop, and those of a batch of triples."""
 
-import triton
 import triton.language as tl
+
+from penstock.gpu_kernels import jit
 
 # The passes of one hop on a GPU. Sizes stay on the device: a pass covers the whole room and looks up what is used. A
 # hop counts what its rows draw (`count_and_look_up`), draws and marks (`draw`), counts the vertices that are new
@@ -21,7 +22,7 @@ _MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 _MIX_2 = tl.constexpr(0x94D049BB133111EB)
 
 
-@triton.jit
+@jit
 def mix(value):
     """`penstock.graph.hashing.mix`, of uint64."""
     value = (value ^ (value >> 30)) * _MIX_1
@@ -29,14 +30,14 @@ def mix(value):
     return value ^ (value >> 31)
 
 
-@triton.jit
+@jit
 def _sum_before(sums, program, BLOCKS: tl.constexpr):
     """The sum of what the programs before this one have counted."""
     places = tl.arange(0, BLOCKS)
     return tl.sum(tl.load(sums + places, mask=places < program, other=0), axis=0)
 
 
-@triton.jit
+@jit
 def start(
     order, cursor, counts, batch_size, vertices, known, place, keys, key_table, KEYS: tl.constexpr, B: tl.constexpr
 ):
@@ -56,7 +57,7 @@ def start(
             tl.store(keys + k, tl.load(key_table + number * KEYS + k))
 
 
-@triton.jit
+@jit
 def count_and_look_up(
     indptr,
     vertices,
@@ -113,7 +114,7 @@ def count_and_look_up(
                 tl.store(slots + e, tl.atomic_add(readers + row, 1, mask=held, sem="relaxed"), mask=held)
 
 
-@triton.jit
+@jit
 def excluded(rows, bounds, behind, seeds):
     """The entries of each row's excluded edges (`links.DeviceExclusion`): the first, that behind the last, and how many
     edges they leave out.
@@ -124,7 +125,7 @@ def excluded(rows, bounds, behind, seeds):
     return first, last, tl.load(behind + last) - tl.load(behind + first)
 
 
-@triton.jit
+@jit
 def skip_excluded(chosen, first, last, starts, behind, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Positions in the lists of those chosen among the edges that may be drawn.
 
@@ -143,7 +144,7 @@ def skip_excluded(chosen, first, last, starts, behind, ROWS: tl.constexpr, COLUM
     return chosen + tl.load(behind + left) - before
 
 
-@triton.jit
+@jit
 def _drawn(degree, FANOUT: tl.constexpr, REPLACE: tl.constexpr):
     """How many neighbours of a list are drawn, as int32."""
     if REPLACE:
@@ -151,7 +152,7 @@ def _drawn(degree, FANOUT: tl.constexpr, REPLACE: tl.constexpr):
     return tl.minimum(degree, FANOUT).to(tl.int32)
 
 
-@triton.jit
+@jit
 def draw(
     indptr,
     list_entries,
@@ -225,7 +226,7 @@ def draw(
         tl.atomic_min(place + neighbour, UNNUMBERED + out, mask=real, sem="relaxed")
 
 
-@triton.jit
+@jit
 def choose_columns(
     key, degree, column, FANOUT: tl.constexpr, COLUMNS: tl.constexpr, REPLACE: tl.constexpr, ROWS: tl.constexpr
 ):
@@ -247,7 +248,7 @@ def choose_columns(
     return tl.where((degree <= FANOUT)[:, None], whole, chosen)
 
 
-@triton.jit
+@jit
 def count_new(sources, edges, place, sums, is_new, B: tl.constexpr):
     """Mark the edges that were first to reach a vertex without a row, and count them per program."""
     program = tl.program_id(0)
@@ -259,7 +260,7 @@ def count_new(sources, edges, place, sums, is_new, B: tl.constexpr):
     tl.store(sums + program, tl.sum(is_first.to(tl.int32), axis=0))
 
 
-@triton.jit
+@jit
 def number_new(
     sources,
     edges,
@@ -292,7 +293,7 @@ def number_new(
         tl.store(needed, total)
 
 
-@triton.jit
+@jit
 def finish(
     vertices, known, place, needed, rooms, cursor, number, failed_at, skip, SIZES: tl.constexpr, B: tl.constexpr
 ):
@@ -317,7 +318,7 @@ def finish(
         tl.store(cursor, this + 1)
 
 
-@triton.jit
+@jit
 def forget(vertices, known, place, B: tl.constexpr):
     """Clear the places of a batch's vertices of one type."""
     rows = tl.program_id(0) * B + tl.arange(0, B)
@@ -326,14 +327,14 @@ def forget(vertices, known, place, B: tl.constexpr):
     tl.store(place + v, FREE, mask=held)
 
 
-@triton.jit
+@jit
 def count_readers(readers, sums, rows, B: tl.constexpr):
     """Sum the readers of a program's rows."""
     i = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(sums + tl.program_id(0), tl.sum(tl.load(readers + i, mask=i < rows, other=0), axis=0))
 
 
-@triton.jit
+@jit
 def bound_readers(readers, sums, indptr, chunks, rows, CHUNK: tl.constexpr, BLOCKS: tl.constexpr, B: tl.constexpr):
     """Write where each row's readers begin, and the row of every whole chunk of a long list; reset
     the counts to zero.
@@ -357,7 +358,7 @@ def bound_readers(readers, sums, indptr, chunks, rows, CHUNK: tl.constexpr, BLOC
         k += 1
 
 
-@triton.jit
+@jit
 def place_readers(indices, slots, indptr, edges, unordered, B: tl.constexpr):
     """Write every edge to its slot in its source's list."""
     e = tl.program_id(0) * B + tl.arange(0, B)
@@ -367,7 +368,7 @@ def place_readers(indices, slots, indptr, edges, unordered, B: tl.constexpr):
     tl.store(unordered + at, e, mask=held)
 
 
-@triton.jit
+@jit
 def order_readers(
     indptr, unordered, targets, out_edges, out_targets, rows, LONG: tl.constexpr, B: tl.constexpr, E: tl.constexpr
 ):
@@ -398,7 +399,7 @@ def order_readers(
         k += E
 
 
-@triton.jit
+@jit
 def order_long_lists(
     indptr, indices, unordered, targets, edges, out_edges, out_targets, LONG: tl.constexpr, B: tl.constexpr
 ):
@@ -421,7 +422,7 @@ def order_long_lists(
     tl.store(out_targets + start + rank, tl.load(targets + edge, mask=length > 0, other=0), mask=length > 0)
 
 
-@triton.jit
+@jit
 def list_lengths(
     indptr, vertices, known, totals, room, bounds, starts, behind, seeds, EXCLUDES: tl.constexpr, B: tl.constexpr
 ):
@@ -435,7 +436,7 @@ def list_lengths(
     tl.store(totals + rows, length.to(tl.float32), mask=rows < room)
 
 
-@triton.jit
+@jit
 def hash_names(names, draws, key, count, B: tl.constexpr):
     """The hashes of an epoch's items, with the sign bit flipped so that sorting them as signed numbers gives the
     unsigned order.
@@ -455,7 +456,7 @@ def hash_names(names, draws, key, count, B: tl.constexpr):
 _TO_UNIT = tl.constexpr(1.0 / (1 << 53))
 
 
-@triton.jit
+@jit
 def draw_entities(
     key,
     total,
@@ -510,7 +511,7 @@ def draw_entities(
     tl.store(drawn + g.to(tl.int64) * k + j, found, mask=inside)
 
 
-@triton.jit
+@jit
 def first_at_least(values, left, right, wanted, DEPTH: tl.constexpr):
     """`links.known.lower_bound` of each range of ascending values."""
     for _ in range(DEPTH):
@@ -522,7 +523,7 @@ def first_at_least(values, left, right, wanted, DEPTH: tl.constexpr):
     return left
 
 
-@triton.jit
+@jit
 def is_known(sought, known, count, DEPTH: tl.constexpr, B: tl.constexpr):
     """Whether each number is in a sorted array."""
     none = tl.zeros((B,), tl.int64)
@@ -530,7 +531,7 @@ def is_known(sought, known, count, DEPTH: tl.constexpr, B: tl.constexpr):
     return (place < count) & (tl.load(known + place, mask=place < count, other=-1) == sought)
 
 
-@triton.jit
+@jit
 def _weighted(unit, sums, entities, DEPTH: tl.constexpr, B: tl.constexpr):
     """The entity at a given share of the sum of all weights."""
     lowest = tl.load(sums)
@@ -546,7 +547,7 @@ def _weighted(unit, sums, entities, DEPTH: tl.constexpr, B: tl.constexpr):
     return left
 
 
-@triton.jit
+@jit
 def mark_listed(bounds, others, mask, entities, B: tl.constexpr):
     """mask[i, e] = 1 for the true entities e of triple i, others[bounds[i, 0]:bounds[i, 1]]."""
     i = tl.program_id(0).to(tl.int64)

@@ -7,9 +7,9 @@ minimum of ordinals in `place` lets `count_new` and `number_new` number the vert
 as `penstock.sampling.links` does. Draws are those of `penstock.sampling.links.negatives`, bit for bit.
 """
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 from penstock.sampling.device.kernels import UNNUMBERED, first_at_least, is_known, mix
 
 _STEP = tl.constexpr(0x9E3779B97F4A7C15)
@@ -18,7 +18,7 @@ UNUSED = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 """The key of an entry that excludes nothing: above those of all rows."""
 
 
-@triton.jit
+@jit
 def take_edges(
     order,
     cursor,
@@ -75,19 +75,19 @@ def take_edges(
             tl.store(keys + k, tl.load(key_table + number * KEYS + k))
 
 
-@triton.jit
+@jit
 def _group(count, group):
     """How many positives of a batch share negatives."""
     return tl.maximum(1, tl.minimum(group, count))
 
 
-@triton.jit
+@jit
 def _groups(count, group):
     shared = _group(count, group)
     return (count + shared - 1) // shared
 
 
-@triton.jit
+@jit
 def draw_own_negatives(
     key,
     sizes,
@@ -150,7 +150,7 @@ def draw_own_negatives(
     tl.atomic_min(place + found, UNNUMBERED + at, mask=held, sem="relaxed")
 
 
-@triton.jit
+@jit
 def draw_joint_negatives(
     key,
     sizes,
@@ -209,14 +209,14 @@ def draw_joint_negatives(
     tl.atomic_min(place + found, UNNUMBERED + at, mask=inside, sem="relaxed")
 
 
-@triton.jit
+@jit
 def _below(base, counter, bound):
     """`hashing.below` of the stream's draw number `counter`."""
     bits = mix(base ^ (counter.to(tl.uint64) * _STEP))
     return ((bits >> 11).to(tl.float64) * _TO_UNIT * bound).to(tl.int64)
 
 
-@triton.jit
+@jit
 def _is_edge(
     source,
     destination,
@@ -238,7 +238,7 @@ def _is_edge(
     return found | (held & is_known(destination * num_sources + source, kept_out, kept_out_count, DEPTH, B))
 
 
-@triton.jit
+@jit
 def pair_rows(
     sizes,
     source_ends,
@@ -322,7 +322,7 @@ def pair_rows(
 # that the copies of an edge are neighbours in its list, and the draw can skip them by their ranks.
 
 
-@triton.jit
+@jit
 def excluded_keys(
     sizes,
     source_ends,
@@ -354,7 +354,7 @@ def excluded_keys(
     tl.store(keys + e, tl.where(used, (row << 32) | source, UNUSED), mask=e < entries)
 
 
-@triton.jit
+@jit
 def excluded_ranges(
     keys, vertices, indptr, list_entries, starts, lengths, entries, DEPTH: tl.constexpr, B: tl.constexpr
 ):
@@ -373,7 +373,7 @@ def excluded_ranges(
     tl.store(lengths + e, tl.where(held & (again == 0), last - first, 0), mask=e < entries)
 
 
-@triton.jit
+@jit
 def bound_excluded(keys, bounds, entries, rows, DEPTH: tl.constexpr, B: tl.constexpr):
     """Where each seed's excluded pairs begin among the sorted ones."""
     row = tl.program_id(0) * B + tl.arange(0, B)

@@ -5,9 +5,9 @@ are done, so that a hub's list is shared by many and no launch depends on how ma
 where each row's part begins; a search finds the row of an entry. Rules are functions of `triton.jit` that a hop brings.
 """
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 from penstock.sampling.device.kernels import UNNUMBERED, excluded, mix, skip_excluded
 from penstock.sampling.draws import PERMUTED as _PERMUTED
 
@@ -17,13 +17,13 @@ _ROUND_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 _ROUND_2 = tl.constexpr(0x94D049BB133111EB)
 
 
-@triton.jit
+@jit
 def draw_bits(key, counter):
     """`penstock.graph.hashing.draw`, of uint64."""
     return mix(mix(key + _STEP) ^ (counter * _STEP))
 
 
-@triton.jit
+@jit
 def merge_listed(
     indptr, indices, known_before, known, before, behind, merged, room, rows_room, edges_room,
     FIRST: tl.constexpr, DEPTH: tl.constexpr, B: tl.constexpr,
@@ -47,7 +47,7 @@ def merge_listed(
         tl.store(behind, there + stop - start)
 
 
-@triton.jit
+@jit
 def row_of(starts, e, rows, DEPTH: tl.constexpr):
     """The last row whose part begins at or before each entry: that which holds it, where some row does."""
     low = tl.zeros_like(e)
@@ -61,7 +61,7 @@ def row_of(starts, e, rows, DEPTH: tl.constexpr):
     return low
 
 
-@triton.jit
+@jit
 def measure_lists(
     indptr, vertices, known, lengths, rows_room, bounds, starts, behind, seeds, FANOUT: tl.constexpr,
     REPLACE: tl.constexpr, EXCLUDES: tl.constexpr, B: tl.constexpr,
@@ -83,7 +83,7 @@ def measure_lists(
     tl.store(lengths + row, length.to(tl.int64), mask=row < rows_room)
 
 
-@triton.jit
+@jit
 def bound_lists(starts, out_indptr, edges, needed, rows_room, edges_room, B: tl.constexpr):
     """Write the lists' bounds as far as there is room, and how many edges there are."""
     row = tl.program_id(0) * B + tl.arange(0, B)
@@ -95,7 +95,7 @@ def bound_lists(starts, out_indptr, edges, needed, rows_room, edges_room, B: tl.
         tl.store(needed, tl.minimum(total, 0x7FFFFFFF).to(tl.int32))
 
 
-@triton.jit
+@jit
 def fetch_listed(
     indptr,
     list_entries,
@@ -163,7 +163,7 @@ def fetch_listed(
         piece += tl.num_programs(0)
 
 
-@triton.jit
+@jit
 def selected(key, number, length, held, FANOUT: tl.constexpr):
     """Selection sampling of `penstock.sampling.draws.choose`: the position of the draw with a number, passed to by each
     edge on its own.
@@ -183,7 +183,7 @@ def selected(key, number, length, held, FANOUT: tl.constexpr):
     return found
 
 
-@triton.jit
+@jit
 def permuted(key, x, length, held):
     """`penstock.sampling.draws._choose_permuted`: the x-th of 0 .. length - 1 in the key's order."""
     count = tl.where(held, length, 1).to(tl.uint64)
@@ -213,7 +213,7 @@ def permuted(key, x, length, held):
     return now.to(tl.int64)
 
 
-@triton.jit
+@jit
 def _scramble(value, key):
     """32 bits of a hash of a value and a round's key."""
     bits = (value + key) * _ROUND_1
@@ -221,14 +221,14 @@ def _scramble(value, key):
     return bits >> 32
 
 
-@triton.jit
+@jit
 def _turned(value, bits, count):
     """A number below `count`, moved on by a random amount."""
     moved = value + ((bits * count) >> 32)
     return tl.where(moved >= count, moved - count, moved)
 
 
-@triton.jit
+@jit
 def _entries(piece, total, indptr, list_entries, vertices, starts, rows_room, DEPTH: tl.constexpr, B: tl.constexpr):
     """A piece of the rows' lists: which entries there are, their rows, their numbers in the lists, the lists' lengths,
     the entries' positions and sources.
@@ -244,7 +244,7 @@ def _entries(piece, total, indptr, list_entries, vertices, starts, rows_room, DE
     return held, row, number, length, first + number, source
 
 
-@triton.jit
+@jit
 def count_kept(
     indptr,
     list_entries,
@@ -274,7 +274,7 @@ def count_kept(
         piece += tl.num_programs(0)
 
 
-@triton.jit
+@jit
 def write_kept(
     indptr,
     list_entries,
@@ -331,7 +331,7 @@ def write_kept(
         piece += tl.num_programs(0)
 
 
-@triton.jit
+@jit
 def bound_kept(
     starts,
     firsts,
@@ -367,13 +367,13 @@ def bound_kept(
 _TO_UNIT = tl.constexpr(1.0 / (1 << 53))
 
 
-@triton.jit
+@jit
 def unit_of(bits):
     """`penstock.graph.hashing.unit`."""
     return (bits >> 11).to(tl.float64) * _TO_UNIT
 
 
-@triton.jit
+@jit
 def search_sums(sums, sought, count, DEPTH: tl.constexpr):
     """How many of the first `count` running sums are at most the number sought."""
     low = tl.zeros(sought.shape, tl.int64)
@@ -387,7 +387,7 @@ def search_sums(sums, sought, count, DEPTH: tl.constexpr):
     return low
 
 
-@triton.jit
+@jit
 def draw_by_sums(key, running, total, times, drawn, count, SIZE: tl.constexpr, DEPTH: tl.constexpr, B: tl.constexpr):
     """Draw vertices by running sums, as `penstock.sampling.homogeneous.Distribution.draw`, and count them in `times`.
 
@@ -402,7 +402,7 @@ def draw_by_sums(key, running, total, times, drawn, count, SIZE: tl.constexpr, D
     tl.atomic_add(times + found, 1, mask=held, sem="relaxed")
 
 
-@triton.jit
+@jit
 def clear_drawn(drawn, total, times, SIZE: tl.constexpr, B: tl.constexpr):
     """Forget how often vertices were drawn."""
     j = tl.program_id(0) * B + tl.arange(0, B)
@@ -411,7 +411,7 @@ def clear_drawn(drawn, total, times, SIZE: tl.constexpr, B: tl.constexpr):
     tl.store(times + v, tl.zeros_like(v), mask=held)
 
 
-@triton.jit
+@jit
 def _share(length, known):
     """`penstock.sampling.layerwise._share`: one over the squared length, in units that depend on the rows' number."""
     bits = tl.zeros_like(length)
@@ -423,7 +423,7 @@ def _share(length, known):
     return tl.maximum((tl.full(length.shape, 1, tl.int64) << (62 - bits)) // (length * length), 1)
 
 
-@triton.jit
+@jit
 def measure_masses(lengths, known, masses, layer, rows_room, B: tl.constexpr):
     """The mass of each row's list; `layer` begins without a neighbour."""
     row = tl.program_id(0) * B + tl.arange(0, B)
@@ -433,7 +433,7 @@ def measure_masses(lengths, known, masses, layer, rows_room, B: tl.constexpr):
         tl.store(layer, 0)
 
 
-@triton.jit
+@jit
 def add_masses(
     indptr, list_entries, vertices, starts, known, mass, layer, rows_room, DEPTH: tl.constexpr, B: tl.constexpr
 ):
@@ -452,7 +452,7 @@ def add_masses(
     tl.atomic_add(layer, tl.sum(found, axis=0), sem="relaxed")
 
 
-@triton.jit
+@jit
 def draw_entries(
     indptr,
     list_entries,
@@ -485,7 +485,7 @@ def draw_entries(
     tl.atomic_add(times + source, 1, mask=held, sem="relaxed")
 
 
-@triton.jit
+@jit
 def clear_masses(
     indptr, list_entries, vertices, starts, known, mass, times, rows_room, DEPTH: tl.constexpr, B: tl.constexpr
 ):

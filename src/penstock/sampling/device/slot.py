@@ -21,7 +21,7 @@ from penstock.sampling.device.hops import (
     list_kernels,
 )
 from penstock.sampling.device.program import Beginning, DeviceProgram
-from penstock.traced import is_traced, launches
+from penstock.traced import launches, skips_kernels
 
 
 class Slot:
@@ -69,7 +69,7 @@ class Slot:
 
     def draw(self, epoch: DeviceEpoch) -> None:
         """Draw the epoch's next batch into this slot."""
-        if is_traced():
+        if skips_kernels():
             # A few kernels for each hop, of which one reads lists.
             for hop in self._hops:
                 launches(hop.indptr, hop.indices, rows=len(hop.indices), of=hop.indices[:, None])
@@ -133,7 +133,7 @@ class Slot:
         int64 [2, room of all edges]. `counts` has one entry more than there are hops: 0, and the number of pairs after
         each hop.
         """
-        if is_traced():
+        if skips_kernels():
             return
         for number, hop in enumerate(self._hops):
             list_kernels().merge_listed[(blocks(hop.edges_room, EDGES),)](

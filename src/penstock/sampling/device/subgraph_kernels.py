@@ -1,15 +1,15 @@
 """Kernels that begin a batch which is a subgraph: what its draws visit, and the rows of that, training ones first."""
 
-import triton
 import triton.language as tl
 
+from penstock.gpu_kernels import jit
 from penstock.sampling.device.kernels import UNNUMBERED, _sum_before
 from penstock.sampling.device.list_kernels import draw_bits, search_sums, unit_of
 
 _WHOLE = tl.constexpr(1 << 40)
 
 
-@triton.jit
+@jit
 def take_items(order, cursor, counts, batch_size, items, known, keys, key_table, KEYS: tl.constexpr, B: tl.constexpr):
     """Copy the items of the epoch's batch number `cursor`, and its `KEYS` keys."""
     number = tl.load(cursor).to(tl.int64)
@@ -23,7 +23,7 @@ def take_items(order, cursor, counts, batch_size, items, known, keys, key_table,
             tl.store(keys + k, tl.load(key_table + number * KEYS + k))
 
 
-@triton.jit
+@jit
 def visit_by_sums(key, running, total, visited, stride, offset, count, amount, DEPTH: tl.constexpr, B: tl.constexpr):
     """Draw vertices by running sums, as `penstock.sampling.homogeneous.Distribution.draw`."""
     j = tl.program_id(0) * B + tl.arange(0, B)
@@ -33,7 +33,7 @@ def visit_by_sums(key, running, total, visited, stride, offset, count, amount, D
     tl.store(visited + j * stride + offset, found.to(tl.int32), mask=j < amount)
 
 
-@triton.jit
+@jit
 def _single(indptr, u, v_part, held):
     """`penstock.sampling.saint._single_units`."""
     u = u.to(tl.int64)
@@ -41,7 +41,7 @@ def _single(indptr, u, v_part, held):
     return tl.where(held, _WHOLE // tl.maximum(degree, 1) + v_part, 0)
 
 
-@triton.jit
+@jit
 def visit_sources(indptr, list_entries, key, visited, B: tl.constexpr):
     """Draw an edge of each visited destination's list by mass, as `penstock.sampling.saint._draw_sources`; a program
     passes through one list.
@@ -75,7 +75,7 @@ def visit_sources(indptr, list_entries, key, visited, B: tl.constexpr):
     tl.store(visited + 2 * j, found.to(tl.int32))
 
 
-@triton.jit
+@jit
 def visit_walks(indptr, list_entries, key, visited, count, walks, LENGTH: tl.constexpr, B: tl.constexpr):
     """Walk from uniform roots to uniform in-neighbours, as `penstock.sampling.saint._step`."""
     j = tl.program_id(0) * B + tl.arange(0, B)
@@ -94,7 +94,7 @@ def visit_walks(indptr, list_entries, key, visited, count, walks, LENGTH: tl.con
         tl.store(visited + number + step, v.to(tl.int32), mask=held)
 
 
-@triton.jit
+@jit
 def mark_visited(visited, visits, place, B: tl.constexpr):
     """Mark the first visit of each vertex in `place`."""
     e = tl.program_id(0) * B + tl.arange(0, B)
@@ -103,7 +103,7 @@ def mark_visited(visited, visits, place, B: tl.constexpr):
     tl.atomic_min(place + v, UNNUMBERED + e, mask=held, sem="relaxed")
 
 
-@triton.jit
+@jit
 def count_visited(visited, visits, place, is_train, kinds, seed_sums, other_sums, B: tl.constexpr):
     """What each visit is, for each program counted: 1 the first of a training vertex, 2 the first of another."""
     program = tl.program_id(0)
@@ -117,7 +117,7 @@ def count_visited(visited, visits, place, is_train, kinds, seed_sums, other_sums
     tl.store(other_sums + program, tl.sum((is_first & (trains == 0)).to(tl.int32), axis=0))
 
 
-@triton.jit
+@jit
 def number_visited(
     visited, visits, place, kinds, seed_sums, other_sums, vertices, known, needed, seeds_room, rows_room,
     BLOCKS: tl.constexpr, B: tl.constexpr,
@@ -144,7 +144,7 @@ def number_visited(
         tl.store(needed + 3, rows)
 
 
-@triton.jit
+@jit
 def bound_seeds(indptr, known, out, rows_room, B: tl.constexpr):
     """The bounds of the seeds' lists; rows behind them have none."""
     row = tl.program_id(0) * B + tl.arange(0, B)
@@ -153,7 +153,7 @@ def bound_seeds(indptr, known, out, rows_room, B: tl.constexpr):
     tl.store(out + row, bound, mask=row <= rows_room)
 
 
-@triton.jit
+@jit
 def take_found_labels(
     labels, vertices, seeds, weights, room, out, share,
     WEIGHTED: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, B: tl.constexpr,

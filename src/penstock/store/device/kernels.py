@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# mypy: disable-error-code="no-untyped-def"
+from penstock.gpu_kernels import jit
 from penstock.store.embedding import ADAGRAD_EPSILON, BETA_1, BETA_2, EPSILON
 
 # The kernels that gather rows, in Triton. Imported where a gather is launched, never at start-up.
@@ -93,7 +93,7 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 # The number of ids changes from launch to launch; a kernel compiled for a multiple of 16 would gain nothing.
-@triton.jit(do_not_specialize=["asked"])
+@jit(do_not_specialize=["asked"])
 def gather_kernel(
     table,
     hot,
@@ -164,7 +164,7 @@ def gather_kernel(
             tile = tiles
 
 
-@triton.jit(do_not_specialize=["asked"])
+@jit(do_not_specialize=["asked"])
 def cold_kernel(
     ids,
     count,
@@ -230,7 +230,7 @@ def _unfused() -> dict[str, bool]:
     return {} if triton.knobs.runtime.interpret else {"enable_fp_fusion": False}
 
 
-@triton.jit
+@jit
 def _step_rows(
     rows,
     first,
@@ -296,7 +296,7 @@ def _step_rows(
 # The labels of a batch, for captured training.
 
 
-@triton.jit
+@jit
 def take_labels(
     labels, number, counts, weights, batch_size, out, share,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, B: tl.constexpr,

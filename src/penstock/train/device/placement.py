@@ -1,21 +1,23 @@
 """Where a session's graph goes on a device, decided and carried out; and other ways of reading it where it lies."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from penstock.graph.blocks import default_threads
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
 from penstock.trace.allocations import UntraceableError
 from penstock.trace.libraries import measure_libraries
-from penstock.traced import FEATURES, TOPOLOGY
+from penstock.traced import FEATURES, TOPOLOGY, compiling
 from penstock.train.compute_device import device_memory_of
 from penstock.train.device.batch_placement import ahead_sampler, steps_draw_ahead
 from penstock.train.device.decision import PlacementDecision, decide, nothing_placed, unreadable
 from penstock.train.device.memory import TrialMemory, row_type, tried_steps, way_of
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
-from penstock.train.device.traced import TracedMemory
+from penstock.train.device.traced import TracedMemory, traced_run
 from penstock.train.device.trial import needs_trial, reason_against_replay
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay, reasons_against
 from penstock.train.job import Job
@@ -38,7 +40,8 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     decision = _decided(session, schedule)
     if not reasons_against_capture(session):
         decision = replace(decision, why=[*decision.residence.why, CAPTURED_TRIPLES])
-    placed = _placed_and_tried(session, decision, schedule, progress)
+    with _kernels_compiled(session, decision, schedule):
+        placed = _placed_and_tried(session, decision, schedule, progress)
     decision = placed.decision
     open_fields = {"sample_on": (job.sample_on, decision.drawn_by), "capture": (job.capture, decision.captured_by)}
     session.decided_by |= {name: by for name, (value, by) in open_fields.items() if value == "auto"}
@@ -61,6 +64,25 @@ def _draw(session: Session, placed: Placed, schedule: Schedule, progress: Progre
         placed.why.append(who)
         progress.note(who)
         session.decided_by["sample_on"] = TIMED
+
+
+@contextmanager
+def _kernels_compiled(session: Session, decision: PlacementDecision, schedule: Schedule) -> Iterator[None]:
+    """Within it threads compile what captured steps will launch, which is found by tracing them once more."""
+    device = session.inputs.device
+    if device.type != "cuda" or not decision.captured:
+        yield
+        return
+    from penstock.gpu_kernels import can_compile_ahead, compiled_ahead
+
+    if not can_compile_ahead():
+        yield
+        return
+    with compiled_ahead(device, default_threads()):
+        # What needs numbers, which a trace does not have, is compiled when it is launched.
+        with suppress(UntraceableError), compiling():
+            traced_run(session, decision, schedule, None)
+        yield
 
 
 def _placed_and_tried(session: Session, decision: PlacementDecision, schedule: Schedule, progress: Progress) -> Placed:

@@ -1,0 +1,57 @@
+"""Kernels of a GPU are compiled ahead by what a trace of the run launches; nothing runs, and no GPU is needed."""
+
+import importlib.util
+import json
+import os
+
+import pytest
+
+from penstock.processes import start_python
+from training_graphs import community_graph
+
+PROGRAM = """
+import json, sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+class Driver:
+    def get_current_device(self): return 0
+    def get_current_stream(self, device): return 0
+    def get_current_target(self): return GPUTarget("cuda", 90, 32)
+
+driver.set_active(Driver())
+asked = []
+def ask(*, fn, **other):
+    asked.append(fn.name)
+    return True  # Nothing more is done for this kernel.
+triton.knobs.runtime.jit_cache_hook = ask
+
+from penstock.cli import main
+from penstock.train.device import traced
+from penstock.traced import compiling
+traced_run = traced.traced_run
+def compiled_run(*given):
+    with compiling():
+        return traced_run(*given)
+traced.traced_run = compiled_run
+sys.argv = ["penstock", "memory", "--device", "cuda", "--json", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(json.dumps(asked))
+"""
+"""Predicts a job's memory on a GPU by traces that launch its kernels, and prints which they would compile."""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_a_trace_that_compiles_launches_the_kernels_of_draws_and_steps(tmp_path):
+    community_graph().save(tmp_path / "graph")
+    flags = ["--graph", str(tmp_path / "graph"), "--fanouts", "4,3", "--hidden", "16", "--batch-size", "64"]
+    without = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    program = start_python(["-c", PROGRAM, *flags], stdout=-1, text=True, env=without)
+    *forecast, asked = program.communicate(timeout=120)[0].splitlines()
+    assert program.returncode == 0
+    assert json.loads("".join(forecast))["device_memory"]["allocated"] > 0
+    names = {name.rpartition(".")[2] for name in json.loads(asked)}
+    assert {"start", "draw", "number_new", "finish", "take_labels", "gather_rows", "order_readers"} <= names
