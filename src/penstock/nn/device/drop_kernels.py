@@ -96,6 +96,15 @@ def kept_columns(
     return tl.reshape((draws.to(tl.int32) < LIMIT).to(tl.int8), [ROWS, COLUMNS]) > 0
 
 
+@triton.jit
+def kept_values(named, names, row, mask, f, LIMIT: tl.constexpr, WIDTH: tl.constexpr):
+    """`kept_columns` of any columns f [rows, columns], each by a word of its own."""
+    DRAWS: tl.constexpr = (WIDTH + 3) // 4
+    name = row.to(tl.int64) if names is None else tl.load(names + row, mask=mask, other=0).to(tl.int64)
+    bits = mix(named + ((name * DRAWS)[:, None] + f // 4).to(tl.uint64) * _STEP)
+    return ((bits >> (16 * (f % 4)).to(tl.uint64)) & 0xFFFF).to(tl.int32) < LIMIT
+
+
 @triton.jit(do_not_specialize=["rows", "places", "steps"])
 def name_edges(indptr, indices, targets, sources, out, rows, places, steps, BLOCK: tl.constexpr):
     """out[e] = the name of edge e's destination * 2^32 + that of its source; 0 past the last edge."""
