@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from penstock.nn.device.drop import Dropping, Rectified, drawn_by, drop_rows, pass_where_positive
-from penstock.nn.device.gather import KeptRows, compute_dtype, number_of
+from penstock.nn.device.gather import KeptRows, compute_dtype, number_of, sum_dtype
 from penstock.traced import is_gpu, launches
 
 Ending = Callable[[Tensor], Dropping]
@@ -24,10 +24,18 @@ FUSES_FORWARD = True
 """Whether a ReLU and dropout are done in the product before them."""
 FUSES_BACKWARD = True
 """Whether their backward pass is done in the product that gives the gradient of the rows."""
-FEWEST_ROWS = 1 << 15
+SPLITS = False
+"""Whether products in strict float32 are sums of three TF32 ones, which have float32's accuracy: a number is the sum of
+two of TF32, and the product of the small ones is left out.
+"""
+FEWEST_ROWS = 1 << 13
 """Rows of the smallest product that a kernel of ours computes."""
 TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "num_warps": 8, "num_stages": 3}
 """The tile of a program, in 4-byte numbers; BLOCK_K is twice as much of narrower ones."""
+SPLIT_TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 8, "num_stages": 2}
+"""The same of products whose numbers are split."""
+_PROGRAMS, _SPAN = 264, 128
+"""Programs among which the gradient of a weight is divided, by multiples of so many rows."""
 
 
 def product(x: Tensor | Rectified, weight: Tensor, end: Ending | None = None, behind: int = 0) -> Any:
@@ -68,10 +76,10 @@ class _Product(torch.autograd.Function):
     ) -> Tensor:
         ctx.kept, ctx.more, ctx.width = kept, more, len(weight)
         ctx.save_for_backward(x, weight)
+        if (FUSES_FORWARD and dropping is not None and fuses(x, weight)) or splits(x, weight):
+            return launched_product(x.detach(), weight.detach(), dropping, behind=behind)
         if dropping is None:
             return functional.linear(x, weight)
-        if FUSES_FORWARD and fuses(x, weight):
-            return launched_product(x.detach(), weight.detach(), dropping, behind=behind)
         out = _with_room(x, weight.t(), behind)
         out[:, len(weight) : len(weight) + 1].fill_(1)
         drop_rows(out, dropping, True, out)
@@ -84,7 +92,7 @@ class _Product(torch.autograd.Function):
         grad, of_x = grad[:, : ctx.width], None
         if ctx.needs_input_grad[0]:
             of_x = gradient_of_rows(grad, weight, ctx.kept, behind=ctx.more)
-        return of_x, grad.t() @ x if ctx.needs_input_grad[1] else None, None, None, None, None
+        return of_x, gradient_of_weight(grad, x) if ctx.needs_input_grad[1] else None, None, None, None, None
 
 
 def _with_room(x: Tensor, weight: Tensor, behind: int) -> Tensor:
@@ -110,7 +118,7 @@ class _Pair(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, own: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, own_weight = ctx.saved_tensors
         of_x = gradient_of_rows(grad, weight, ctx.kept, own @ own_weight) if ctx.needs_input_grad[0] else None
-        return of_x, grad.t() @ x, own.t() @ x[: ctx.count], None, None
+        return of_x, gradient_of_weight(grad, x), gradient_of_weight(own, x[: ctx.count]), None, None
 
 
 def gradient_of_rows(
@@ -120,7 +128,7 @@ def gradient_of_rows(
     the rows have for a bias.
     """
     weight = weight[:, : weight.shape[1] - behind]
-    if kept is not None and FUSES_BACKWARD and fuses(grad, weight):
+    if (kept is not None and FUSES_BACKWARD and fuses(grad, weight)) or splits(grad, weight):
         return launched_product(grad, weight.t().contiguous(), None, kept, own, behind)
     out = _with_room(grad, weight, behind)
     if own is not None:
@@ -128,14 +136,32 @@ def gradient_of_rows(
     return out if kept is None else pass_where_positive(kept.positive, out, kept.scale, out)
 
 
+def gradient_of_weight(grad: Tensor, x: Tensor) -> Tensor:
+    """The transposed grad times the rows."""
+    return launched_sum(grad, x) if splits(x, grad[:1]) else grad.t() @ x
+
+
 def fuses(x: Tensor, weight: Tensor) -> bool:
     """Whether a kernel of ours computes a product of these rows: on a GPU, of many rows that can be read 16 bytes at
     once, in a type or precision that tensor cores have.
     """
-    is_narrow = x.dtype in (torch.bfloat16, torch.float16)
-    is_fast = is_narrow or (x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32)
-    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape)
-    return is_gpu(x.device) and len(x) >= FEWEST_ROWS and is_fast and aligned
+    is_fast = x.dtype in (torch.bfloat16, torch.float16) or (x.dtype == torch.float32 and _rounds())
+    return is_fast and _suits(x, weight)
+
+
+def splits(x: Tensor, weight: Tensor) -> bool:
+    """Whether it computes one by splitting its numbers."""
+    return SPLITS and x.dtype == torch.float32 and not _rounds() and _suits(x, weight)
+
+
+def _rounds() -> bool:
+    """Whether torch's products round float32 to TF32."""
+    return torch.backends.cuda.matmul.allow_tf32
+
+
+def _suits(x: Tensor, weight: Tensor) -> bool:
+    aligned = all(size * x.element_size() % 16 == 0 for size in (x.stride(0), weight.shape[1]))
+    return is_gpu(x.device) and len(x) >= FEWEST_ROWS and aligned
 
 
 def launched_product(
@@ -145,7 +171,7 @@ def launched_product(
     kept: KeptRows | None = None,
     own: Tensor | None = None,
     behind: int = 0,
-    precision: str = "tf32",
+    precision: str | None = None,
     tile: dict[str, int] | None = None,
 ) -> Tensor:
     """x times the transposed weight by the kernel of ours, and what `dropping`, or `own` and `kept`, say; a one, or for
@@ -157,9 +183,9 @@ def launched_product(
         return out
     from penstock.nn.device import product_kernels as kernels
 
-    chosen: dict[str, Any] = {**TILE, **(tile or {})}
+    precision = precision or _precision(x)
+    chosen = _tile_of(x, precision, tile)
     chosen["BLOCK_N"] = min(chosen["BLOCK_N"], max(16, 1 << (width - 1).bit_length()))
-    chosen["BLOCK_K"] = chosen["BLOCK_K"] * 4 // min(4, x.element_size())
     drops = dropping or Dropping()
     sizes = {
         "WIDTH": width,
@@ -177,3 +203,33 @@ def launched_product(
     grid = (-(-rows // chosen["BLOCK_M"]) * -(-width // chosen["BLOCK_N"]),)
     kernels.product_rows[grid](*given, 0 if own is None else len(own), **sizes, **chosen)
     return out
+
+
+def launched_sum(
+    grad: Tensor, x: Tensor, precision: str | None = None, tile: dict[str, int] | None = None
+) -> Tensor:
+    """The transposed grad [rows, out] times x [rows, in], by a kernel of ours."""
+    (rows, inner), width, precision = x.shape, grad.shape[1], precision or _precision(x)
+    chosen = _tile_of(x, precision, tile)
+    tiles = -(-width // chosen["BLOCK_M"]) * -(-inner // chosen["BLOCK_N"])
+    # Chunks of rows depend on sizes alone, and are added in one order.
+    span = -(-rows // (max(1, _PROGRAMS // tiles) * _SPAN)) * _SPAN
+    parts = torch.empty(-(-rows // span), width, inner, dtype=sum_dtype(x), device=x.device)
+    if parts.numel() and launches(grad, x, parts):
+        from penstock.nn.device import product_kernels as kernels
+
+        sizes = {"WIDTH": width, "INNER": inner, "GRAD_STRIDE": grad.stride(0), "X_STRIDE": x.stride(0)}
+        sizes |= {"PRECISION": precision, "NUMBER": number_of(x)}
+        kernels.add_products[(tiles, len(parts))](grad, x, parts, rows, SPAN=span, **sizes, **chosen)
+    return parts.sum(dim=0).to(x.dtype)
+
+
+def _precision(x: Tensor) -> str:
+    """How float32 is multiplied; other types have one way."""
+    return "tf32x3" if x.dtype == torch.float32 and not _rounds() else "tf32"
+
+
+def _tile_of(x: Tensor, precision: str, tile: dict[str, int] | None) -> dict[str, Any]:
+    chosen: dict[str, Any] = {**(SPLIT_TILE if precision == "tf32x3" else TILE), **(tile or {})}
+    chosen["BLOCK_K"] = chosen["BLOCK_K"] * 4 // min(4, x.element_size())
+    return chosen
