@@ -10,7 +10,7 @@ from random_blocks import random_block
 
 from penstock.nn import build_model
 from penstock.nn.device import products
-from penstock.nn.device.drop import Dropping, DropKey, Rectified
+from penstock.nn.device.drop import DropKey, Dropping, Rectified
 from penstock.nn.device.gather import KeptRows
 from penstock.nn.device.products import launched_product, only_rectified, pair_of_products, product
 from penstock.nn.drop import dropping, relu_drop

@@ -256,9 +256,7 @@ class _Launcher:
         edges = places + (lists.rows if self._sizes["LOOPS"] else 0)
         of_score, passed = norms.new_empty(edges, self.heads), norms.new_empty(edges, self.heads)
         packed = min(8, tile["BLOCK_C"])
-        signs = torch.empty(
-            edges, self.heads, tile["BLOCK_C"] // packed, dtype=torch.uint8, device=self.values.device
-        )
+        signs = torch.empty(edges, self.heads, tile["BLOCK_C"] // packed, dtype=torch.uint8, device=self.values.device)
         programs = -(-lists.rows // _TOGETHER)
         parts = norms.new_empty(programs, 3, self.heads * self.size)
         read = lists.indptr, lists.indices, weights, self._kept, self.values, right, shift, direction, norms, grad
@@ -287,18 +285,20 @@ class _Launcher:
 
 _TOGETHER = 16
 """Rows whose sums a program adds up."""
+_VALUES = 2048
+"""Values of a tile at most, if its lists are long enough."""
 
 
 def tile_of(values: Tensor, heads: int, size: int, lists: DeviceLists | SourceLists) -> dict[str, Any]:
     """A tile for rows of so many heads of `size` values: threads for every four values of a row, and as many edges as a
-    list has, up to some 2,048 values in all.
+    list has, up to some `_VALUES` values in all.
     """
     length = -(-len(lists.indices) // max(1, len(lists.indptr) - 1))
     columns, room = 1 << max(0, (size - 1).bit_length()), 1 << (heads - 1).bit_length()
     return {
         "HEADS": heads,
         "SIZE": size,
-        "BLOCK_E": max(2, min(16, 2048 // (columns * room), 1 << (length - 1).bit_length())),
+        "BLOCK_E": max(2, min(16, _VALUES // (columns * room), 1 << (length - 1).bit_length())),
         "BLOCK_H": room,
         "BLOCK_C": columns,
         "NUMBER": number_of(values),

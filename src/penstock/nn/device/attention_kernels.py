@@ -102,7 +102,8 @@ def attend_rows(
     if RECTIFIES:
         result = tl.maximum(result, 0)
         if LIMIT < 65536:
-            kept_here = kept_heads(drawn_key(key, call, low, high), names, i, h, c, LIMIT, HEADS, SIZE, BLOCK_H, BLOCK_C)
+            named = drawn_key(key, call, low, high)
+            kept_here = kept_heads(named, names, i, h, c, LIMIT, HEADS, SIZE, BLOCK_H, BLOCK_C)
             result = tl.where(kept_here, result * SCALE, 0)
     store_rows(out, i, result, HEADS * SIZE, h, c, HEADS, SIZE)
     at = norms + i.to(tl.int64) * (3 * HEADS) + h

@@ -205,9 +205,7 @@ def launched_product(
     return out
 
 
-def launched_sum(
-    grad: Tensor, x: Tensor, precision: str | None = None, tile: dict[str, int] | None = None
-) -> Tensor:
+def launched_sum(grad: Tensor, x: Tensor, precision: str | None = None, tile: dict[str, int] | None = None) -> Tensor:
     """The transposed grad [rows, out] times x [rows, in], by a kernel of ours."""
     (rows, inner), width, precision = x.shape, grad.shape[1], precision or _precision(x)
     chosen = _tile_of(x, precision, tile)

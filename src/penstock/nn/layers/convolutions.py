@@ -61,7 +61,7 @@ class SAGELayer(nn.Module):
         self.own = nn.Linear(width_in, width_out, bias=False)
 
     def forward(self, block: Block, x: Given, end: Ending | None = None) -> Any:
-        """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table in place, and may carry out `end`."""
+        """[num_dst, out] of x [num_src, in]. A device's block reads rows of a table in place, and may do `end` too."""
         weight, bias = self.neighbours.weight, self.neighbours.bias
         first = self.reduce == "max" or _reads_first(block, x, weight, self.order, self.costs)
         if block.on_device and first and self.reduce != "max" and not isinstance(x, HostRows):

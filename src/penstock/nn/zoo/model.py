@@ -213,7 +213,8 @@ class GraphModel(LayeredModel):
     def _leaves_rectifying(self) -> bool:
         """Whether every layer's output is read only by the next one, which applies the backward pass of the ReLU."""
         options = self.options
-        return self._reads_rectified and options.activation == "relu" and not options.residual and options.jump == "none"
+        is_bare = not options.residual and options.jump == "none"
+        return self._reads_rectified and options.activation == "relu" and is_bare
 
 
 def check_blocks(layers: int, blocks: Any) -> None:
