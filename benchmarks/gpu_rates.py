@@ -51,6 +51,7 @@ CASES: list[tuple[str, str, str, dict[tuple[Any, str], Any]]] = [
     ("gatv2", "tf32", "4 rows a program", FUSED | {(attention, "_TOGETHER"): 4}),
     ("gatv2", "tf32", "48 rows a program", FUSED | {(attention, "_TOGETHER"): 48}),
     ("gatv2", "tf32", "tiles of 4,096 values", FUSED | {(attention, "_VALUES"): 4096}),
+    ("gatv2", "tf32", "64 columns a warp", FUSED | {(attention, "_COLUMNS"): 64}),
     ("gin", "tf32", "fused forward only", FUSED | {(products, "FUSES_BACKWARD"): False}),
     ("gcn", "tf32", "fused", FUSED),
 ]

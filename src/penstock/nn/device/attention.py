@@ -138,8 +138,8 @@ class _Joint(torch.autograd.Function):
     ) -> Tensor:
         heads, size = direction.shape
         launcher = _Launcher(block, left.detach().contiguous(), heads, size, slope, kept, loops)
-        given = [None if each is None else each.contiguous() for each in (right, direction, shift)]
-        out, norms = launcher.forward(None, cast(Tensor, given[0]), *given[1:], bias, dropping)
+        given = right.contiguous(), direction.contiguous(), None if shift is None else shift.contiguous()
+        out, norms = launcher.forward(None, *given, bias, dropping)
         ctx.launcher, ctx.has_bias = launcher, bias is not None
         ctx.save_for_backward(*given, norms)
         return out
@@ -287,6 +287,8 @@ _TOGETHER = 16
 """Rows whose sums a program adds up."""
 _VALUES = 2048
 """Values of a tile at most, if its lists are long enough."""
+_COLUMNS = 128
+"""Columns of a warp: four of a thread."""
 
 
 def tile_of(values: Tensor, heads: int, size: int, lists: DeviceLists | SourceLists) -> dict[str, Any]:
@@ -302,5 +304,5 @@ def tile_of(values: Tensor, heads: int, size: int, lists: DeviceLists | SourceLi
         "BLOCK_H": room,
         "BLOCK_C": columns,
         "NUMBER": number_of(values),
-        "num_warps": max(1, min(4, columns * room // 128)),
+        "num_warps": max(1, min(4, columns * room // _COLUMNS)),
     }

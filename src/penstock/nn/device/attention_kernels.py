@@ -17,7 +17,7 @@ import triton.language as tl
 from penstock.nn.device.drop_kernels import drawn_key, kept_columns, kept_values
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["call", "low", "high"])
 def attend_rows(
     indptr,
     indices,
@@ -104,7 +104,7 @@ def attend_rows(
         if LIMIT < 65536:
             named = drawn_key(key, call, low, high)
             kept_here = kept_heads(named, names, i, h, c, LIMIT, HEADS, SIZE, BLOCK_H, BLOCK_C)
-            result = tl.where(kept_here, result * SCALE, 0)
+            result = tl.where(kept_here, result * tl.full((1, 1), SCALE, NUMBER), 0)
     store_rows(out, i, result, HEADS * SIZE, h, c, HEADS, SIZE)
     at = norms + i.to(tl.int64) * (3 * HEADS) + h
     tl.store(at, tl.where(total > 0, highest, 0), mask=h < HEADS)
@@ -344,7 +344,7 @@ def return_jointly(
         total = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
         if LOOPS:
             itself = i + tl.arange(0, 1)
-            own_share, _, own_dot, own_under = joint_edges(
+            own_share, own_passes, own_dot, own_under = joint_edges(
                 itself, itself, itself < rows, None, None, values, mine, given, towards, highest, share_of, h, c,
                 SLOPE, HEADS, SIZE, X_STRIDE, NUMBER,
             )  # fmt: skip
@@ -355,7 +355,7 @@ def return_jointly(
                 e = k + tl.arange(0, BLOCK_E)
                 j = tl.load(indices + e, mask=e < stop, other=0)
                 valid = (e < stop) & (j != i) if LOOPS else e < stop
-                share, _, dot, _ = joint_edges(
+                share, passes, dot, under = joint_edges(
                     e, j, valid, weights, kept, values, mine, given, towards, highest, share_of, h, c,
                     SLOPE, HEADS, SIZE, X_STRIDE, NUMBER,
                 )  # fmt: skip
@@ -384,7 +384,7 @@ def return_jointly(
         if LOOPS:
             of_own = own_share * (own_dot - mean[:, None])
             keep_edges(
-                of_score, passed, signs, places + itself, itself < rows, of_own, own_share, own_under, h,
+                of_score, passed, signs, places + itself, itself < rows, of_own, own_passes, own_under, h,
                 HEADS, PACKED, 1, BLOCK_H, BLOCK_C,
             )  # fmt: skip
             own_leaked = of_own[:, :, None] * steepness(own_under, SLOPE, NUMBER)

@@ -65,10 +65,10 @@ def product_rows(
         if LIMIT < 65536:
             named = drawn_key(key, call, low, high)
             kept = kept_columns(named, names, i, live, first + 0 * i, LIMIT, WIDTH, BLOCK_M, BLOCK_N)
-            total = tl.where(kept, total * SCALE, 0)
+            total = tl.where(kept, total * tl.full((1, 1), SCALE, NUMBER), 0)
     if positive is not None:
         passes = tl.load(positive + at, mask=written, other=0) > 0
-        total = tl.where(passes, total * SCALE, 0)
+        total = tl.where(passes, total * tl.full((1, 1), SCALE, NUMBER), 0)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=written)
     if BEHIND:  # noqa: SIM102 - the outer condition is the compiler's
         if first == 0:

@@ -156,7 +156,7 @@ def splits(x: Tensor, weight: Tensor) -> bool:
 
 def _rounds() -> bool:
     """Whether torch's products round float32 to TF32."""
-    return torch.backends.cuda.matmul.allow_tf32
+    return bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def _suits(x: Tensor, weight: Tensor) -> bool:
@@ -216,8 +216,8 @@ def launched_sum(grad: Tensor, x: Tensor, precision: str | None = None, tile: di
     if parts.numel() and launches(grad, x, parts):
         from penstock.nn.device import product_kernels as kernels
 
-        sizes = {"WIDTH": width, "INNER": inner, "GRAD_STRIDE": grad.stride(0), "X_STRIDE": x.stride(0)}
-        sizes |= {"PRECISION": precision, "NUMBER": number_of(x)}
+        sizes: dict[str, Any] = {"WIDTH": width, "INNER": inner, "GRAD_STRIDE": grad.stride(0)}
+        sizes |= {"X_STRIDE": x.stride(0), "PRECISION": precision, "NUMBER": number_of(x)}
         kernels.add_products[(tiles, len(parts))](grad, x, parts, rows, SPAN=span, **sizes, **chosen)
     return parts.sum(dim=0).to(x.dtype)
 

@@ -134,8 +134,8 @@ class GATLayer(nn.Module):
             return self._of_inputs_there(cast(DeviceBlock, block), x)
         if self.v2 and self.self_loop and self.edge is None and not drops and isinstance(block, DeviceBlock):
             return self._jointly_there(block, x, end)
-        if self._joins(block, x, drops):
-            return self._biased(self._joined(cast(DeviceBlock, block), x, None, self.self_loop))
+        if isinstance(x, Rectified) and isinstance(block, DeviceBlock) and self._joins() and not drops:
+            return self._biased(self._joined(block, x, None, self.self_loop))
         rows: Tensor = as_matrix(x, self.source.weight)
         if self.score_target is not None and attends_inputs(block, rows, self.source.weight, *how):
             return self._of_inputs(block, rows, x_dst, kind)
@@ -147,7 +147,7 @@ class GATLayer(nn.Module):
         lists, carried = (block, None) if self.edge is None else self._edges(block, x.dtype)
         loops = self.self_loop and carried is None
         lists, loops, kept = self._kept(lists, loops, x.device, kind)
-        if self.score_target is not None and self.target is None and block.on_device:
+        if self._joins() and block.on_device:
             return self._joined(cast(DeviceBlock, lists), x, kept, loops)
         values = self.source(x)
         targets = values[: block.num_dst] if self.target is None else self.target(own)
@@ -170,10 +170,9 @@ class GATLayer(nn.Module):
         ones = torch.ones(lists.num_edges, self.heads, device=device)
         return lists, False, drop_edges(lists, ones, self.dropout, kind)
 
-    def _joins(self, block: Block, x: Any, drops: bool) -> bool:
-        """Whether one product gives values and scores of rows whose ReLU the next product may complete."""
-        is_plain = self.score_target is not None and self.target is None and not drops
-        return is_plain and isinstance(x, Rectified) and isinstance(block, DeviceBlock)
+    def _joins(self) -> bool:
+        """Whether one product gives values and scores."""
+        return self.score_target is not None and self.target is None
 
     def _joined(self, lists: DeviceBlock, x: Tensor | Rectified, kept: Tensor | None, loops: bool) -> Tensor:
         """Values and scores by one product: a . (W x) = (a W) . x; their gradients are then one matrix too."""
