@@ -266,6 +266,7 @@ class _Launcher:
 
             single = self.block.derived.get("longest", places) <= tile["BLOCK_E"]
             sizes = {**self._sizes, **tile, "SINGLE": single, "PACKED": packed, "BLOCK_R": _TOGETHER}
+            sizes["maxnreg"] = _REGISTERS
             kernels.return_jointly[(programs,)](*read, *outs, lists.rows, places, **sizes)
         return (of_score, passed, signs), out, parts
 
@@ -287,6 +288,8 @@ _TOGETHER = 16
 """Rows whose sums a program adds up."""
 _VALUES = 2048
 """Values of a tile at most, if its lists are long enough."""
+_REGISTERS = 168
+"""Registers of a thread in GATv2's backward pass: none spills, and a sixth more programs run at once than without."""
 _COLUMNS = 128
 """Columns of a warp: four of a thread."""
 

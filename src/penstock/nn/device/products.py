@@ -32,6 +32,8 @@ FEWEST_ROWS = 1 << 13
 """Rows of the smallest product that a kernel of ours computes."""
 TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "num_warps": 8, "num_stages": 3}
 """The tile of a program, in 4-byte numbers; BLOCK_K is twice as much of narrower ones."""
+GRADIENT_TILE: dict[str, int] = {**TILE, "BLOCK_N": 128}
+"""The same where the rows' mask is read as well, for which registers would not suffice."""
 SPLIT_TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 8, "num_stages": 2}
 """The same of products whose numbers are split."""
 _PROGRAMS, _SPAN = 264, 128
@@ -184,7 +186,7 @@ def launched_product(
     from penstock.nn.device import product_kernels as kernels
 
     precision = precision or _precision(x)
-    chosen = _tile_of(x, precision, tile)
+    chosen = _tile_of(x, precision, (GRADIENT_TILE if kept is not None and precision == "tf32" else {}) | (tile or {}))
     chosen["BLOCK_N"] = min(chosen["BLOCK_N"], max(16, 1 << (width - 1).bit_length()))
     drops = dropping or Dropping()
     sizes = {
@@ -208,7 +210,7 @@ def launched_product(
 def launched_sum(grad: Tensor, x: Tensor, precision: str | None = None, tile: dict[str, int] | None = None) -> Tensor:
     """The transposed grad [rows, out] times x [rows, in], by a kernel of ours."""
     (rows, inner), width, precision = x.shape, grad.shape[1], precision or _precision(x)
-    chosen = _tile_of(x, precision, tile)
+    chosen = _tile_of(x, precision, tile or {})
     tiles = -(-width // chosen["BLOCK_M"]) * -(-inner // chosen["BLOCK_N"])
     # Chunks of rows depend on sizes alone, and are added in one order.
     span = -(-rows // (max(1, _PROGRAMS // tiles) * _SPAN)) * _SPAN
@@ -227,7 +229,7 @@ def _precision(x: Tensor) -> str:
     return "tf32x3" if x.dtype == torch.float32 and not _rounds() else "tf32"
 
 
-def _tile_of(x: Tensor, precision: str, tile: dict[str, int] | None) -> dict[str, Any]:
-    chosen: dict[str, Any] = {**(SPLIT_TILE if precision == "tf32x3" else TILE), **(tile or {})}
+def _tile_of(x: Tensor, precision: str, tile: dict[str, int]) -> dict[str, Any]:
+    chosen: dict[str, Any] = {**(SPLIT_TILE if precision == "tf32x3" else TILE), **tile}
     chosen["BLOCK_K"] = chosen["BLOCK_K"] * 4 // min(4, x.element_size())
     return chosen
