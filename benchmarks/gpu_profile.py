@@ -24,6 +24,7 @@ from penstock.train.session import Session
 from penstock.train.steps.engine import Engine
 
 BATCHES = 32
+PRODUCTS = "gemm", "cutlass", "splitk", "product_rows", "add_products"
 ITEM = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -118,7 +119,7 @@ def named_steps(spent: list[tuple[str, float]], room: Room, widths: list[int], s
     """Steps by what they do: gathers layer by layer, products, the rest."""
     gathers = [microseconds for name, microseconds in spent if name.startswith("gather_rows")]
     drops = [microseconds for name, microseconds in spent if name.startswith("drop_rows")]
-    products = [(name, t) for name, t in spent if "gemm" in name.lower() or "cutlass" in name or "splitK" in name]
+    products = [(name, t) for name, t in spent if any(each in name.lower() for each in PRODUCTS)]
     found: Named = {}
     rows, layers = room.rows[::-1], list(pairwise(widths))
     for layer, (width, out) in enumerate(layers):

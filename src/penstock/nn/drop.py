@@ -164,10 +164,15 @@ def rectify_later(x: Tensor, share: float, normalise: Callable[[Tensor, Dropping
 
     `normalise` does it in the pass in which it normalises the rows.
     """
-    drops = Dropping(_key_for(x), _limit(share), _scale(share)) if share else Dropping()
+    drops = next_dropping(x, share)
     if normalise is not None:
         return Rectified(normalise(x, drops), drops.scale)
     return rectified(x, drops)
+
+
+def next_dropping(x: Tensor, share: float) -> Dropping:
+    """What the next call of dropout does to rows of vertices, as many as x has."""
+    return Dropping(_key_for(x), _limit(share), _scale(share)) if share else Dropping()
 
 
 class _Drop(torch.autograd.Function):

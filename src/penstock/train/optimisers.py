@@ -1,5 +1,6 @@
 """Optimisers and schedules from torch, by name."""
 
+import functools
 import inspect
 from collections.abc import Iterable
 from typing import Any
@@ -38,6 +39,8 @@ def make_optimiser(
         **(_on_device(chosen) if device is not None and is_gpu(device) else {}),
         **job.optimiser_options,
     }
+    if options.get("fused"):
+        chosen = in_pieces(chosen)
     learned = list(parameters)
     if not learned:
         raise PenstockError("The model has no parameters: give one that has weights to learn.", code="invalid-value")
@@ -73,6 +76,48 @@ def _on_device(kind: Any) -> dict[str, bool]:
     if "fused" not in named or _counts_on_host(kind):
         return {}
     return {name: True for name in ("fused", "capturable") if name in named}
+
+
+_PIECES, _LEAST, _MOST = 32, 4096, 65536
+"""Pieces into which the numbers of a model are cut, and the least and the most numbers of a piece."""
+
+
+def in_pieces(kind: Any) -> Any:
+    """A class of optimisers whose fused step is given weights in pieces: the same operations on the same numbers.
+
+    torch's kernel gives a block of threads 65,536 numbers of one tensor, so that a small model keeps a few processors
+    of a GPU busy and the others idle. Every piece has a count of steps, of which the first is the weight's own.
+    """
+    if "state_steps" not in inspect.signature(getattr(kind, "_init_group", lambda: None)).parameters:
+        return kind
+
+    @functools.wraps(kind._init_group)
+    def init_group(self: Any, group: Any, *lists: list[Any]) -> Any:
+        result = kind._init_group(self, group, *lists)
+        learned, steps = lists[0], lists[-1]
+        size = -(-sum(each.numel() for each in learned) // (4 * _PIECES)) * 4
+        pieces = [list[Any]() for _ in lists]
+        for place, weight in enumerate(learned):
+            whole = [each[place] if each else None for each in lists[:-1]]
+            can_cut = all(each is None or each.is_contiguous() for each in whole)
+            count = max(1, -(-weight.numel() // max(_LEAST, size))) if can_cut else 1
+            for made, found in zip(pieces, whole, strict=False):
+                if found is not None:
+                    made.extend(found.detach().view(-1).split(max(_LEAST, size)) if count > 1 else [found])
+            pieces[-1].extend([steps[place]] * count)
+        if size < _MOST and len(pieces[0]) > len(learned):
+            # Counts of steps are advanced piece by piece, so that no two pieces may have one.
+            copies = iter(torch.stack(pieces[-1]).unbind())
+            seen = set[int]()
+            for place, copied in enumerate(copies):
+                step = pieces[-1][place]
+                pieces[-1][place] = copied if id(step) in seen else step
+                seen.add(id(step))
+            for given, made in zip(lists, pieces, strict=True):
+                given[:] = made
+        return result
+
+    return type(kind.__name__, (kind,), {"_init_group": init_group, "__module__": kind.__module__})
 
 
 def _counts_on_host(kind: Any) -> bool:

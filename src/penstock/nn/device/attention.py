@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from penstock.nn.device.drop import Dropping, drawn_by
 from penstock.nn.device.gather import DeviceLists, destination_lists, number_of, source_lists, sum_dtype
 from penstock.sampling.device.block import DeviceBlock, SourceLists
 from penstock.traced import launches
@@ -22,10 +23,22 @@ def attend(
 
 
 def attend_jointly(
-    block: DeviceBlock, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None, loops: bool
+    block: DeviceBlock,
+    left: Tensor,
+    right: Tensor,
+    direction: Tensor,
+    slope: float,
+    kept: Tensor | None,
+    loops: bool,
+    shift: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropping: Dropping | None = None,
 ) -> Tensor:
-    """GATv2: scores direction[h] . leaky(left[source] + right[destination]), values `left`."""
-    return cast(Tensor, cast(Any, _Joint).apply(left, right, direction, block, slope, kept, loops))
+    """GATv2: scores direction[h] . leaky(left[source] + right[destination] + shift), values `left`; then the bias is
+    added, and with `dropping` a ReLU and dropout follow, whose backward pass is left to the reader (`Rectified`).
+    """
+    given = left, right, direction, shift, bias, block, slope, kept, loops, dropping
+    return cast(Tensor, cast(Any, _Joint).apply(*given))
 
 
 def attend_joined(
@@ -52,10 +65,10 @@ class _Additive(torch.autograd.Function):
     ) -> Tensor:
         heads = of_src.shape[1]
         launcher = _Launcher(block, values.detach().contiguous(), heads, values.shape[1] // heads, slope, kept, loops)
-        scores = of_src.contiguous(), of_dst.contiguous(), None
+        scores = of_src.contiguous(), of_dst.contiguous()
         out, norms = launcher.forward(*scores)
         ctx.launcher = launcher
-        ctx.save_for_backward(*scores[:2], out, norms)
+        ctx.save_for_backward(*scores, out, norms)
         return out
 
     @staticmethod
@@ -64,7 +77,7 @@ class _Additive(torch.autograd.Function):
         of_src, of_dst, out, norms = ctx.saved_tensors
         launcher, grad = ctx.launcher, grad.contiguous()
         made = torch.empty_like(launcher.values), torch.empty_like(of_src), torch.empty_like(of_dst)
-        of_score = launcher.by_source(of_src, of_dst, None, norms, grad, out, *made[:2])
+        of_score = launcher.by_source(of_src, of_dst, norms, grad, out, *made[:2])
         launcher.sum_scores(*of_score, made[2])
         return made[1], made[2], made[0], None, None, None, None
 
@@ -83,7 +96,7 @@ class _Joined(torch.autograd.Function):
     ) -> Tensor:
         joined = joined.detach().contiguous()
         ctx.launcher = launcher = _Launcher(block, joined, heads, size, slope, kept, loops)
-        out, norms = launcher.forward(*_scores(joined, heads, size), None)
+        out, norms = launcher.forward(*_scores(joined, heads, size))
         ctx.save_for_backward(out, norms)
         return out
 
@@ -96,7 +109,7 @@ class _Joined(torch.autograd.Function):
         made = torch.empty_like(launcher.values)
         out_src, out_dst = _scores(made, *shape)
         behind = made.shape[1] - shape[0] * (shape[1] + 1)
-        given = *_scores(launcher.values, *shape), None, norms, grad, out
+        given = *_scores(launcher.values, *shape), norms, grad, out
         of_score = launcher.by_source(*given, made, out_src, behind)
         launcher.sum_scores(*of_score, out_dst)
         return made, None, None, None, None, None, None
@@ -115,30 +128,33 @@ class _Joint(torch.autograd.Function):
         left: Tensor,
         right: Tensor,
         direction: Tensor,
+        shift: Tensor | None,
+        bias: Tensor | None,
         block: DeviceBlock,
         slope: float,
         kept: Tensor | None,
         loops: bool,
+        dropping: Dropping | None,
     ) -> Tensor:
         heads, size = direction.shape
-        launcher = _Launcher(block, left.detach().contiguous(), heads, size, slope, kept, loops, joint=True)
-        right, direction = right.contiguous(), direction.contiguous()
-        out, norms = launcher.forward(None, right, direction)
-        ctx.launcher = launcher
-        ctx.save_for_backward(right, direction, out, norms)
+        launcher = _Launcher(block, left.detach().contiguous(), heads, size, slope, kept, loops)
+        given = right.contiguous(), direction.contiguous(), None if shift is None else shift.contiguous()
+        out, norms = launcher.forward(None, *given, bias, dropping)
+        ctx.launcher, ctx.has_bias = launcher, bias is not None
+        ctx.save_for_backward(*given, norms)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        right, direction, out, norms = ctx.saved_tensors
+        right, direction, shift, norms = ctx.saved_tensors
         launcher, grad = ctx.launcher, grad.contiguous()
-        made = torch.empty_like(launcher.values)
-        of_score = launcher.by_source(None, right, direction, norms, grad, out, made, None)
-        out_right, parts = launcher.by_destination(right, direction, *of_score)
-        # Some rows' parts of the direction's gradient each; these are added in one order.
-        out_direction = parts.sum(dim=0).view(direction.shape).to(direction.dtype)
-        return made, out_right, out_direction, None, None, None, None
+        kept, of_right, parts = launcher.by_destination(right, direction, shift, norms, grad)
+        of_left = launcher.collect(direction, grad, *kept)
+        # Some rows' parts of each gradient; these are added in one order.
+        of_direction, of_shift, of_bias = parts.sum(dim=0).to(direction.dtype)
+        more = None if shift is None else of_shift, of_bias if ctx.has_bias else None
+        return of_left, of_right, of_direction.view(direction.shape), *more, *(None,) * 5
 
 
 class _Launcher:
@@ -153,38 +169,48 @@ class _Launcher:
         slope: float,
         kept: Tensor | None,
         loops: bool,
-        joint: bool = False,
     ) -> None:
         self.block, self.values, self.heads, self.size = block, values, heads, size
         self._kept = None if kept is None else kept.contiguous()
         self._tile = tile_of(values, heads, size, destination_lists(block))
-        self._sizes = {"SLOPE": slope, "JOINT": joint, "LOOPS": loops, "X_STRIDE": values.stride(0)}
+        self._sizes = {"SLOPE": slope, "LOOPS": loops, "X_STRIDE": values.stride(0)}
 
-    def forward(self, of_src: Tensor | None, of_dst: Tensor, direction: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        of_src: Tensor | None,
+        of_dst: Tensor,
+        direction: Tensor | None = None,
+        shift: Tensor | None = None,
+        bias: Tensor | None = None,
+        dropping: Dropping | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """The output rows, and for each of them the highest score, 1 / the sum of powers, and room."""
         lists, values, weights = destination_lists(self.block), self.values, cast(Any, self.block.weights)
         out = values.new_empty(lists.rows, self.heads * self.size)
         norms = torch.empty(lists.rows, 3, self.heads, dtype=sum_dtype(values), device=values.device)
-        given = lists.indptr, lists.indices, weights, self._kept, values, of_src, of_dst, direction, norms, out
-        if out.numel() and launches(*given, rows=len(lists.indices), of=values):
+        given = lists.indptr, lists.indices, weights, self._kept, values, of_src, of_dst, direction, shift, bias
+        if out.numel() and launches(*given, norms, out, rows=len(lists.indices), of=values):
             from penstock.nn.device import attention_kernels as kernels
 
-            kernels.attend_rows[(lists.rows,)](*given, **self._sizes, **self._tile, SCORE_STRIDE=of_dst.stride(0))
+            drops = dropping or Dropping()
+            ends = {"RECTIFIES": dropping is not None, "LIMIT": drops.limit, "SCALE": drops.scale}
+            sizes = {**self._sizes, **self._tile, **ends, "JOINT": direction is not None}
+            drawn = drawn_by(drops.key)
+            kernels.attend_rows[(lists.rows,)](*given, *drawn, norms, out, **sizes, SCORE_STRIDE=of_dst.stride(0))
         return out, norms
 
     def by_source(
         self,
-        of_src: Tensor | None,
+        of_src: Tensor,
         of_dst: Tensor,
-        direction: Tensor | None,
         norms: Tensor,
         grad: Tensor,
         out: Tensor,
         out_values: Tensor,
-        out_src: Tensor | None,
+        out_src: Tensor,
         behind: int = 0,
     ) -> tuple[Tensor, Tensor | None]:
-        """The gradients of the edges' scores and of the rows' own; those of the values and of the sources' scores are
+        """GAT's gradients of the edges' scores and of the rows' own; those of the values and of the sources' scores are
         written to the outs, the latter followed by `behind` zeros.
         """
         rows, targets = len(self.values), self.block.num_dst
@@ -198,7 +224,7 @@ class _Launcher:
             rows_of = max(1, 1024 // (tile["BLOCK_H"] * tile["BLOCK_C"]))
             shape = {name: tile[name] for name in ("HEADS", "SIZE", "NUMBER", "BLOCK_H", "BLOCK_C")}
             kernels.mean_gradients[(-(-targets // rows_of),)](grad, out, norms, targets, **shape, BLOCK_R=rows_of)
-        read = lists.indptr, lists.indices, lists.edges, weights, self._kept, self.values, of_src, of_dst, direction
+        read = lists.indptr, lists.indices, lists.edges, weights, self._kept, self.values, of_src, of_dst
         outs = of_score, of_loop, out_values, out_src
         if out_values.numel() and launches(*read, norms, *outs, rows=len(lists.indices), of=grad):
             from penstock.nn.device import attention_kernels as kernels
@@ -220,37 +246,66 @@ class _Launcher:
             kernels.sum_scores[grid](lists.indptr, of_score, of_loop, out_dst, lists.rows, **sizes, **tiles)
 
     def by_destination(
-        self, right: Tensor, direction: Tensor, of_score: Tensor, of_loop: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """GATv2's gradient of `right`, and parts that add up to that of `direction`."""
-        lists, out = destination_lists(self.block), torch.empty_like(right)
+        self, right: Tensor, direction: Tensor, shift: Tensor | None, norms: Tensor, grad: Tensor
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
+        """GATv2: what sources need of every edge, and of every row's edge to itself behind them; the gradient of
+        `right`; and parts [.., 3, heads * size] that add up to those of `direction`, of all of `right` and of the rows.
+        """
+        lists, weights, out = destination_lists(self.block), cast(Any, self.block.weights), torch.empty_like(right)
+        tile, places = dict(self._tile), len(lists.indices)
+        edges = places + (lists.rows if self._sizes["LOOPS"] else 0)
+        of_score, passed = norms.new_empty(edges, self.heads), norms.new_empty(edges, self.heads)
+        packed = min(8, tile["BLOCK_C"])
+        signs = torch.empty(edges, self.heads, tile["BLOCK_C"] // packed, dtype=torch.uint8, device=self.values.device)
         programs = -(-lists.rows // _TOGETHER)
-        parts = of_score.new_empty(programs, self.heads * self.size)
-        given = lists.indptr, lists.indices, self.values, right, direction, of_score, of_loop, out, parts
-        if programs and launches(*given, rows=len(lists.indices), of=self.values):
+        parts = norms.new_empty(programs, 3, self.heads * self.size)
+        read = lists.indptr, lists.indices, weights, self._kept, self.values, right, shift, direction, norms, grad
+        outs = of_score, passed, signs, out, parts
+        if programs and launches(*read, *outs, rows=places, of=self.values):
             from penstock.nn.device import attention_kernels as kernels
 
-            sizes = {name: self._sizes[name] for name in ("SLOPE", "X_STRIDE")}
-            kernels.return_to_destinations[(programs,)](*given, lists.rows, **sizes, **self._tile, BLOCK_R=_TOGETHER)
-        return out, parts
+            single = self.block.derived.get("longest", places) <= tile["BLOCK_E"]
+            sizes = {**self._sizes, **tile, "SINGLE": single, "PACKED": packed, "BLOCK_R": _TOGETHER}
+            sizes["maxnreg"] = _REGISTERS
+            kernels.return_jointly[(programs,)](*read, *outs, lists.rows, places, **sizes)
+        return (of_score, passed, signs), out, parts
+
+    def collect(self, direction: Tensor, grad: Tensor, of_score: Tensor, passed: Tensor, signs: Tensor) -> Tensor:
+        """GATv2's gradient of the values."""
+        rows, out = len(self.values), torch.empty_like(self.values)
+        lists = source_lists(self.block, rows)
+        given = lists.indptr, lists.indices, lists.edges, direction, grad, of_score, passed, signs, out
+        if out.numel() and launches(*given[:4], *given[5:], rows=len(lists.indices), of=grad):
+            from penstock.nn.device import attention_kernels as kernels
+
+            tile = tile_of(self.values, self.heads, self.size, lists)
+            sizes = {**self._sizes, **tile, "PACKED": min(8, tile["BLOCK_C"])}
+            kernels.collect_jointly[(rows,)](*given, self.block.num_dst, len(lists.indices), **sizes)
+        return out
 
 
 _TOGETHER = 16
 """Rows whose sums a program adds up."""
+_VALUES = 2048
+"""Values of a tile at most, if its lists are long enough."""
+_REGISTERS = 168
+"""Registers of a thread in GATv2's backward pass: none spills, and a sixth more programs run at once than without."""
+_COLUMNS = 128
+"""Columns of a warp: four of a thread."""
 
 
 def tile_of(values: Tensor, heads: int, size: int, lists: DeviceLists | SourceLists) -> dict[str, Any]:
     """A tile for rows of so many heads of `size` values: threads for every four values of a row, and as many edges as a
-    list has, up to some 2,048 values in all.
+    list has, up to some `_VALUES` values in all.
     """
     length = -(-len(lists.indices) // max(1, len(lists.indptr) - 1))
     columns, room = 1 << max(0, (size - 1).bit_length()), 1 << (heads - 1).bit_length()
     return {
         "HEADS": heads,
         "SIZE": size,
-        "BLOCK_E": max(2, min(16, 2048 // (columns * room), 1 << (length - 1).bit_length())),
+        "BLOCK_E": max(2, min(16, _VALUES // (columns * room), 1 << (length - 1).bit_length())),
         "BLOCK_H": room,
         "BLOCK_C": columns,
         "NUMBER": number_of(values),
-        "num_warps": max(1, min(4, columns * room // 128)),
+        "num_warps": max(1, min(4, columns * room // _COLUMNS)),
     }

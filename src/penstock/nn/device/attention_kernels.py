@@ -3,7 +3,7 @@
 Tiles are [heads, edges, columns of a head], so that sums over edges stay in registers. Forward, a list's rows are read
 once: sums that were weighted by a smaller maximum are scaled down when a larger one is found. Backward, coefficients
 are computed again from the list's maximum and sum. `norms` [rows, 3, heads] are each list's highest score, 1 / the sum
-of its powers, and what backward needs: the product of the row's output and its gradient, which is the mean of its
+of its powers, and what GAT's backward needs: the product of the row's output and its gradient, which is the mean of its
 edges' gradients. LOOPS: a destination is one more neighbour of itself, and entries of its own list that name it do not
 count.
 
@@ -14,9 +14,10 @@ scores leaky(of_src[j] + of_dst[i]). Rows of values are X_STRIDE apart, scores S
 import triton.language as tl
 
 from penstock.gpu_kernels import jit
+from penstock.nn.device.drop_kernels import drawn_key, kept_columns, kept_values
 
 
-@jit
+@jit(do_not_specialize=["call", "low", "high"])
 def attend_rows(
     indptr,
     indices,
@@ -26,6 +27,13 @@ def attend_rows(
     of_src,
     of_dst,
     direction,
+    shift,
+    bias,
+    names,
+    key,
+    call,
+    low,
+    high,
     norms,
     out,
     SLOPE: tl.constexpr,
@@ -33,6 +41,9 @@ def attend_rows(
     SIZE: tl.constexpr,
     JOINT: tl.constexpr,
     LOOPS: tl.constexpr,
+    RECTIFIES: tl.constexpr,
+    LIMIT: tl.constexpr,
+    SCALE: tl.constexpr,
     X_STRIDE: tl.constexpr,
     SCORE_STRIDE: tl.constexpr,
     NUMBER: tl.constexpr,
@@ -40,11 +51,17 @@ def attend_rows(
     BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """out[i] = sum of share * kept * values over row i's list, share = w * exp(score) / sum of w * exp(score)."""
+    """out[i] = sum of share * kept * values over row i's list, share = w * exp(score) / sum of w * exp(score).
+
+    GATv2's `shift` is added to all rows of `of_dst`, and `bias` to results; with RECTIFIES the ReLU and dropout follow,
+    as `drop_rows` does them.
+    """
     i = tl.program_id(0)
     h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
     start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
     mine = own_part(of_dst, i, SCORE_STRIDE, h, c, HEADS, SIZE, JOINT, NUMBER)
+    if shift is not None:
+        mine += own_part(shift, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
     towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, JOINT, NUMBER)
     highest = tl.full((BLOCK_H,), float("-inf"), NUMBER)
     total = tl.zeros((BLOCK_H,), NUMBER)
@@ -79,10 +96,36 @@ def attend_rows(
         highest = top
         k += BLOCK_E
     share_of = tl.where(total > 0, 1 / tl.where(total > 0, total, 1), 0)
-    store_rows(out, i, result * share_of[:, None], HEADS * SIZE, h, c, HEADS, SIZE)
+    result *= share_of[:, None]
+    if bias is not None:
+        result += own_part(bias, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
+    if RECTIFIES:
+        result = tl.maximum(result, 0)
+        if LIMIT < 65536:
+            named = drawn_key(key, call, low, high)
+            kept_here = kept_heads(named, names, i, h, c, LIMIT, HEADS, SIZE, BLOCK_H, BLOCK_C)
+            result = tl.where(kept_here, result * tl.full((1, 1), SCALE, NUMBER), 0)
+    store_rows(out, i, result, HEADS * SIZE, h, c, HEADS, SIZE)
     at = norms + i.to(tl.int64) * (3 * HEADS) + h
     tl.store(at, tl.where(total > 0, highest, 0), mask=h < HEADS)
     tl.store(at + HEADS, share_of, mask=h < HEADS)
+
+
+@jit
+def kept_heads(
+    named, names, i, h, c, LIMIT: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """[heads, columns]: which values of row i dropout keeps."""
+    WIDTH: tl.constexpr = HEADS * SIZE
+    row = i + 0 * h
+    if SIZE % 4 == 0:
+        kept = kept_columns(named, names, row, h < HEADS, h * SIZE, LIMIT, WIDTH, BLOCK_H, BLOCK_C)
+    else:
+        # A head begins within a word, so that a word is drawn for each column.
+        f = (h * SIZE)[:, None] + c[None, :]
+        kept = kept_values(named, names, row, h < HEADS, f, LIMIT, WIDTH)
+    return kept
 
 
 @jit(do_not_specialize=["rows"])
@@ -117,7 +160,6 @@ def return_to_sources(
     values,
     of_src,
     of_dst,
-    direction,
     norms,
     grad,
     of_score,
@@ -128,7 +170,6 @@ def return_to_sources(
     SLOPE: tl.constexpr,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
-    JOINT: tl.constexpr,
     LOOPS: tl.constexpr,
     X_STRIDE: tl.constexpr,
     SCORE_STRIDE: tl.constexpr,
@@ -138,23 +179,22 @@ def return_to_sources(
     BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """By source j: out[j] = sum of share * kept * grad[i] over its destinations i, GATv2's with what comes through the
-    scores. of_score[e] = the gradient of edge e's score (GAT: of the sum inside the leaky ReLU), of_loop[j] that of the
-    row's own, out_src[j] = GAT's sum of them, followed by BEHIND zeros.
+    """GAT, by source j: out[j] = sum of share * kept * grad[i] over its destinations i. of_score[e] = the gradient of
+    the sum inside edge e's leaky ReLU, of_loop[j] that of the row's own, out_src[j] = the sum of them, followed by
+    BEHIND zeros.
     """
     source = tl.program_id(0)
     h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
     start, stop = tl.load(indptr + source), tl.load(indptr + source + 1)
     mine = own_part(values, source, X_STRIDE, h, c, HEADS, SIZE, True, NUMBER)
-    near = mine if JOINT else own_part(of_src, source, SCORE_STRIDE, h, c, HEADS, SIZE, False, NUMBER)
-    towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, JOINT, NUMBER)
+    near = own_part(of_src, source, SCORE_STRIDE, h, c, HEADS, SIZE, False, NUMBER)
     total = tl.zeros((BLOCK_H,), NUMBER)
     result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
     if LOOPS:
         me = source + tl.arange(0, 1)
         of_own, own_added = edge_gradients(
-            me, me, me < targets, None, None, mine, near, towards, of_dst, norms, grad, h, c,
-            SLOPE, HEADS, SIZE, JOINT, SCORE_STRIDE, NUMBER,
+            me, me, me < targets, None, None, mine, near, of_dst, norms, grad, h, c,
+            SLOPE, HEADS, SIZE, SCORE_STRIDE, NUMBER,
         )  # fmt: skip
         result += own_added
         total += tl.sum(of_own, axis=1)
@@ -168,8 +208,8 @@ def return_to_sources(
         e = tl.load(edges + p, mask=inside, other=0)
         valid = inside & (i != source) if LOOPS else inside
         of_edge, added = edge_gradients(
-            i, e, valid, weights, kept, mine, near, towards, of_dst, norms, grad, h, c,
-            SLOPE, HEADS, SIZE, JOINT, SCORE_STRIDE, NUMBER,
+            i, e, valid, weights, kept, mine, near, of_dst, norms, grad, h, c,
+            SLOPE, HEADS, SIZE, SCORE_STRIDE, NUMBER,
         )  # fmt: skip
         result += added
         total += tl.sum(of_edge, axis=1)
@@ -177,32 +217,25 @@ def return_to_sources(
         tl.store(of_score + e[None, :].to(tl.int64) * HEADS + h[:, None], of_edge, mask=held)
         k += BLOCK_E
     store_rows(out, source, result, X_STRIDE, h, c, HEADS, SIZE)
-    if not JOINT:
-        at = out_src + source.to(tl.int64) * SCORE_STRIDE
-        tl.store(at + h, total.to(out_src.dtype.element_ty), mask=h < HEADS)
-        for behind in tl.static_range(0, BEHIND):
-            tl.store(at + HEADS + behind, 0.0)
+    at = out_src + source.to(tl.int64) * SCORE_STRIDE
+    tl.store(at + h, total.to(out_src.dtype.element_ty), mask=h < HEADS)
+    for behind in tl.static_range(0, BEHIND):
+        tl.store(at + HEADS + behind, 0.0)
 
 
 @jit
 def edge_gradients(
-    i, e, valid, weights, kept, mine, near, towards, of_dst, norms, grad, h, c,
-    SLOPE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, JOINT: tl.constexpr, SCORE_STRIDE: tl.constexpr,
-    NUMBER: tl.constexpr,
+    i, e, valid, weights, kept, mine, near, of_dst, norms, grad, h, c,
+    SLOPE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, SCORE_STRIDE: tl.constexpr, NUMBER: tl.constexpr,
 ):  # fmt: skip
-    """[heads, edges]: gradients of the scores of a source's edges e to rows i; [heads, columns]: the sum of what they
-    add to the gradient of its values.
+    """[heads, edges]: gradients of the sums inside the scores of a source's edges e to rows i; [heads, columns]: the
+    sum of what they add to the gradient of its values.
     """
     given = head_rows(grad, i, HEADS * SIZE, valid, h, c, HEADS, SIZE, NUMBER)
-    if JOINT:
-        under = near[:, None, :] + head_rows(of_dst, i, SCORE_STRIDE, valid, h, c, HEADS, SIZE, NUMBER)
-        score = tl.sum(leaky(under, SLOPE, NUMBER) * towards[:, None, :], axis=2)
-    else:
-        under = near + row_scores(of_dst, i, SCORE_STRIDE, valid, h, HEADS, NUMBER)
-        score = leaky(under, SLOPE, NUMBER)
+    under = near + row_scores(of_dst, i, SCORE_STRIDE, valid, h, HEADS, NUMBER)
     highest = row_scores(norms, i, 3 * HEADS, valid, h, HEADS, NUMBER)
     share_of = row_scores(norms + HEADS, i, 3 * HEADS, valid, h, HEADS, NUMBER)
-    share = tl.where(valid[None, :], tl.exp(score - highest) * share_of, 0)
+    share = tl.where(valid[None, :], tl.exp(leaky(under, SLOPE, NUMBER) - highest) * share_of, 0)
     if weights is not None:
         share *= tl.load(weights + e, mask=valid, other=0).to(NUMBER)[None, :]
     dot = tl.sum(given * mine[:, None, :], axis=2)
@@ -212,12 +245,7 @@ def edge_gradients(
         dot *= factor
         passed *= factor
     of_edge = share * (dot - row_scores(norms + 2 * HEADS, i, 3 * HEADS, valid, h, HEADS, NUMBER))
-    added = passed[:, :, None] * given
-    if JOINT:
-        added += of_edge[:, :, None] * steepness(under, SLOPE, NUMBER) * towards[:, None, :]
-    else:
-        of_edge *= steepness(under, SLOPE, NUMBER)
-    return of_edge, tl.sum(added, axis=1)
+    return of_edge * steepness(under, SLOPE, NUMBER), tl.sum(passed[:, :, None] * given, axis=1)
 
 
 @jit(do_not_specialize=["rows"])
@@ -256,60 +284,227 @@ def sum_scores(
     tl.store(at, total.to(out_dst.dtype.element_ty), mask=held)
 
 
-@jit(do_not_specialize=["rows"])
-def return_to_destinations(
+@jit(do_not_specialize=["rows", "places"])
+def return_jointly(
     indptr,
     indices,
+    weights,
+    kept,
     values,
     of_dst,
+    shift,
     direction,
+    norms,
+    grad,
     of_score,
-    of_loop,
+    passed,
+    signs,
     out_dst,
     parts,
     rows,
+    places,
     SLOPE: tl.constexpr,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
+    LOOPS: tl.constexpr,
+    SINGLE: tl.constexpr,
     X_STRIDE: tl.constexpr,
     NUMBER: tl.constexpr,
+    PACKED: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """GATv2: out_dst[i] = the gradient of a row's own part of its edges' scores; parts[p] = that of `direction`, summed
-    over the BLOCK_R rows of program p.
+    """GATv2, by destination i: out_dst[i] = the gradient of its part of its edges' scores.
+
+    What sources need of an edge is kept: of_score[e] = the gradient of its score, passed[e] = share * kept, and in
+    signs[e], PACKED bits a byte, where the sum inside the leaky ReLU is positive. Row i's edge to itself is the one at
+    places + i. parts[p] = the sums over the BLOCK_R rows of program p of the gradients of `direction`, of `of_dst` and
+    of the results. SINGLE: a tile has whole lists; without it lists are read once more, before, for their mean
+    gradients.
     """
     h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
     towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
     total_direction = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+    total_dst = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+    total_given = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
     i = tl.program_id(0) * BLOCK_R
     last = tl.minimum(i + BLOCK_R, rows)
     while i < last:
         start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
         mine = own_part(of_dst, i, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
-        total_own = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
-        if of_loop is not None:
-            own_sum = own_part(values, i, X_STRIDE, h, c, HEADS, SIZE, True, NUMBER) + mine
-            of_own = own_part(of_loop, i, HEADS, h, c, HEADS, SIZE, False, NUMBER)
-            own_leaked = of_own * steepness(own_sum, SLOPE, NUMBER)
-            total_own += own_leaked * towards
-            total_direction += own_leaked * own_sum
+        if shift is not None:
+            mine += own_part(shift, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
+        given = own_part(grad, i, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
+        of_norms = norms + i.to(tl.int64) * (3 * HEADS) + h
+        highest = tl.load(of_norms, mask=h < HEADS, other=0)
+        share_of = tl.load(of_norms + HEADS, mask=h < HEADS, other=0)
+        mean = tl.zeros((BLOCK_H,), NUMBER)
+        total = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+        if LOOPS:
+            itself = i + tl.arange(0, 1)
+            own_share, own_passes, own_dot, own_under = joint_edges(
+                itself, itself, itself < rows, None, None, values, mine, given, towards, highest, share_of, h, c,
+                SLOPE, HEADS, SIZE, X_STRIDE, NUMBER,
+            )  # fmt: skip
+            mean += tl.sum(own_share * own_dot, axis=1)
+        if not SINGLE:
+            k = start
+            while k < stop:
+                e = k + tl.arange(0, BLOCK_E)
+                j = tl.load(indices + e, mask=e < stop, other=0)
+                valid = (e < stop) & (j != i) if LOOPS else e < stop
+                share, passes, dot, under = joint_edges(
+                    e, j, valid, weights, kept, values, mine, given, towards, highest, share_of, h, c,
+                    SLOPE, HEADS, SIZE, X_STRIDE, NUMBER,
+                )  # fmt: skip
+                mean += tl.sum(share * dot, axis=1)
+                k += BLOCK_E
         k = start
         while k < stop:
             e = k + tl.arange(0, BLOCK_E)
-            valid = e < stop
-            j = tl.load(indices + e, mask=valid, other=0)
-            under = head_rows(values, j, X_STRIDE, valid, h, c, HEADS, SIZE, NUMBER) + mine[:, None, :]
-            of_edge = row_scores(of_score, e, HEADS, valid, h, HEADS, NUMBER)
+            inside = e < stop
+            j = tl.load(indices + e, mask=inside, other=0)
+            valid = inside & (j != i) if LOOPS else inside
+            share, passes, dot, under = joint_edges(
+                e, j, valid, weights, kept, values, mine, given, towards, highest, share_of, h, c,
+                SLOPE, HEADS, SIZE, X_STRIDE, NUMBER,
+            )  # fmt: skip
+            if SINGLE:
+                mean += tl.sum(share * dot, axis=1)
+            of_edge = share * (dot - mean[:, None])
+            keep_edges(
+                of_score, passed, signs, e, inside, of_edge, passes, under, h, HEADS, PACKED, BLOCK_E, BLOCK_H, BLOCK_C
+            )
             leaked = of_edge[:, :, None] * steepness(under, SLOPE, NUMBER)
-            total_own += tl.sum(leaked, axis=1) * towards
+            total += tl.sum(leaked, axis=1)
             total_direction += tl.sum(leaked * under, axis=1)
             k += BLOCK_E
-        store_rows(out_dst, i, total_own, HEADS * SIZE, h, c, HEADS, SIZE)
+        if LOOPS:
+            of_own = own_share * (own_dot - mean[:, None])
+            keep_edges(
+                of_score, passed, signs, places + itself, itself < rows, of_own, own_passes, own_under, h,
+                HEADS, PACKED, 1, BLOCK_H, BLOCK_C,
+            )  # fmt: skip
+            own_leaked = of_own[:, :, None] * steepness(own_under, SLOPE, NUMBER)
+            total += tl.sum(own_leaked, axis=1)
+            total_direction += tl.sum(own_leaked * own_under, axis=1)
+        total *= towards
+        store_rows(out_dst, i, total, HEADS * SIZE, h, c, HEADS, SIZE)
+        total_dst += total
+        total_given += given
         i += 1
-    store_rows(parts, tl.program_id(0), total_direction, HEADS * SIZE, h, c, HEADS, SIZE)
+    at = 3 * tl.program_id(0)
+    store_rows(parts, at, total_direction, HEADS * SIZE, h, c, HEADS, SIZE)
+    store_rows(parts, at + 1, total_dst, HEADS * SIZE, h, c, HEADS, SIZE)
+    store_rows(parts, at + 2, total_given, HEADS * SIZE, h, c, HEADS, SIZE)
+
+
+@jit
+def joint_edges(
+    e, j, valid, weights, kept, values, mine, given, towards, highest, share_of, h, c,
+    SLOPE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, X_STRIDE: tl.constexpr, NUMBER: tl.constexpr,
+):  # fmt: skip
+    """[heads, edges]: shares of a row's edges e to sources j, the same times `kept`, and the gradients of the shares;
+    [heads, edges, columns]: the sums inside the leaky ReLU.
+    """
+    near = head_rows(values, j, X_STRIDE, valid, h, c, HEADS, SIZE, NUMBER)
+    under = near + mine[:, None, :]
+    score = tl.sum(leaky(under, SLOPE, NUMBER) * towards[:, None, :], axis=2)
+    share = tl.where(valid[None, :], tl.exp(score - highest[:, None]) * share_of[:, None], 0)
+    if weights is not None:
+        share *= tl.load(weights + e, mask=valid, other=0).to(NUMBER)[None, :]
+    dot = tl.sum(near * given[:, None, :], axis=2)
+    passes = share
+    if kept is not None:
+        factor = row_scores(kept, e, HEADS, valid, h, HEADS, NUMBER)
+        dot *= factor
+        passes *= factor
+    return share, passes, dot, under
+
+
+@jit
+def keep_edges(
+    of_score, passed, signs, e, inside, of_edge, passes, under, h,
+    HEADS: tl.constexpr, PACKED: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Write what sources need of edges e."""
+    at, held = edge_places(e, inside, h, HEADS)
+    tl.store(of_score + at, of_edge, mask=held)
+    tl.store(passed + at, passes, mask=held)
+    BYTES: tl.constexpr = BLOCK_C // PACKED
+    place = tl.arange(0, PACKED)[None, None, None, :]
+    ones = tl.reshape((under > 0).to(tl.int32), [BLOCK_H, BLOCK_E, BYTES, PACKED])
+    packed = tl.sum(ones << place, axis=3)
+    to = signs + (at * BYTES)[:, :, None] + tl.arange(0, BYTES)[None, None, :]
+    tl.store(to, packed.to(tl.uint8), mask=held[:, :, None] & (tl.arange(0, BYTES) >= 0)[None, None, :])
+
+
+@jit(do_not_specialize=["targets", "places"])
+def collect_jointly(
+    indptr,
+    indices,
+    edges,
+    direction,
+    grad,
+    of_score,
+    passed,
+    signs,
+    out,
+    targets,
+    places,
+    SLOPE: tl.constexpr,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    LOOPS: tl.constexpr,
+    X_STRIDE: tl.constexpr,
+    NUMBER: tl.constexpr,
+    PACKED: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """GATv2, by source j: out[j] = the gradient of its values, of what `return_jointly` has kept of its edges."""
+    source = tl.program_id(0)
+    h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
+    start, stop = tl.load(indptr + source), tl.load(indptr + source + 1)
+    towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
+    result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+    if LOOPS:
+        me = source + tl.arange(0, 1)
+        result += collected(
+            me, places + me, me < targets, towards, grad, of_score, passed, signs, h, c,
+            SLOPE, HEADS, SIZE, NUMBER, PACKED, BLOCK_C,
+        )  # fmt: skip
+    k = start
+    while k < stop:
+        p = k + tl.arange(0, BLOCK_E)
+        i = tl.load(indices + p, mask=p < stop, other=0)
+        e = tl.load(edges + p, mask=p < stop, other=0)
+        result += collected(
+            i, e, p < stop, towards, grad, of_score, passed, signs, h, c, SLOPE, HEADS, SIZE, NUMBER, PACKED, BLOCK_C
+        )
+        k += BLOCK_E
+    store_rows(out, source, result, X_STRIDE, h, c, HEADS, SIZE)
+
+
+@jit
+def collected(
+    i, e, valid, towards, grad, of_score, passed, signs, h, c,
+    SLOPE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, NUMBER: tl.constexpr, PACKED: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """[heads, columns]: the sum of what edges e to rows i add to the gradient of a source's values."""
+    at, held = edge_places(e, valid, h, HEADS)
+    share = tl.load(passed + at, mask=held, other=0)
+    of_edge = tl.load(of_score + at, mask=held, other=0)
+    given = head_rows(grad, i, HEADS * SIZE, valid, h, c, HEADS, SIZE, NUMBER)
+    of_signs = signs + (at * (BLOCK_C // PACKED))[:, :, None] + (c // PACKED)[None, None, :]
+    byte = tl.load(of_signs, mask=held[:, :, None] & (c >= 0)[None, None, :], other=0).to(tl.int32)
+    bit = (byte >> (c % PACKED)[None, None, :]) & 1
+    steep = tl.where(bit > 0, tl.full((1,), 1, NUMBER), tl.full((1,), SLOPE, NUMBER))
+    return tl.sum(share[:, :, None] * given + of_edge[:, :, None] * steep * towards[:, None, :], axis=1)
 
 
 @jit

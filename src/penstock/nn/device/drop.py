@@ -59,8 +59,7 @@ def drop_rows(x: Tensor, dropping: Dropping, rectify: bool, out: Tensor, norm: N
         return
     from penstock.nn.device import drop_kernels as kernels
 
-    halves = _signed(key.number & 0xFFFFFFFF), _signed(key.number >> 32)
-    given = x, key.names, key.tensor, key.call, *halves, *(norm or (None,) * 4), out, words
+    given = x, *drawn_by(key), *(norm or (None,) * 4), out, words
     sizes = {
         "LIMIT": limit,
         "SCALE": scale,
@@ -70,6 +69,11 @@ def drop_rows(x: Tensor, dropping: Dropping, rectify: bool, out: Tensor, norm: N
         "BLOCK": _WORDS,
     }
     kernels.drop_rows[(-(-words // _WORDS),)](*given, **sizes)
+
+
+def drawn_by(key: DropKey) -> tuple[Any, ...]:
+    """A key as kernels take it: names, the stream's key in memory and the call, the halves of a number."""
+    return key.names, key.tensor, key.call, _signed(key.number & 0xFFFFFFFF), _signed(key.number >> 32)
 
 
 def name_edges(block: DeviceBlock, targets: Tensor, sources: Tensor) -> Tensor:
@@ -88,9 +92,9 @@ def name_edges(block: DeviceBlock, targets: Tensor, sources: Tensor) -> Tensor:
     return out
 
 
-def pass_where_positive(y: Tensor, grad: Tensor, scale: float) -> Tensor:
-    """scale * grad where y > 0, else 0."""
-    out = torch.empty_like(y)
+def pass_where_positive(y: Tensor, grad: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """scale * grad where y > 0, else 0; `out` may be grad."""
+    out = torch.empty_like(y) if out is None else out
     if out.numel() and launches(y, grad, out):
         from penstock.nn.device import drop_kernels as kernels
 
@@ -112,11 +116,13 @@ def _signed(half: int) -> int:
 class Rectified:
     """drop(relu(z)) as `rows`, connected in autograd to z directly; what was kept is positive.
 
-    `SAGELayer` returns the gradient of z itself. All other readers must use `settled`.
+    Readers that take it return the gradient of z itself, as `product` does. All others must use `settled`.
     """
 
     rows: Tensor
     scale: float
+    behind: int = 0
+    """Columns at the end, a one and zeros, which get no gradient."""
 
     @property
     def kept(self) -> KeptRows:

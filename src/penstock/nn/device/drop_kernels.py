@@ -44,11 +44,7 @@ def drop_rows(
     # One 64-bit division per program; those of the lanes are 32-bit.
     behind = (first % DRAWS).to(tl.int32) + lane
     row, k = first // DRAWS + behind // DRAWS, behind % DRAWS
-    if key is not None:
-        stream = tl.load(key).to(tl.uint64, bitcast=True)
-        named = mix(stream + (call + 1).to(tl.uint64) * _STEP)
-    else:
-        named = (high.to(tl.uint32, bitcast=True).to(tl.uint64) << 32) | low.to(tl.uint32, bitcast=True).to(tl.uint64)
+    named = drawn_key(key, call, low, high)
     name = row if names is None else tl.load(names + row, mask=place < words, other=0).to(tl.int64)
     bits = mix(named + (name * DRAWS + k).to(tl.uint64) * _STEP)
     column = tl.arange(0, 4)[None, :]
@@ -74,6 +70,39 @@ def drop_rows(
         value = tl.maximum(value, 0)
     result = tl.where(kept, value * tl.full((1, 1), SCALE, NUMBER), 0)
     tl.store(out + offset, result.to(out.dtype.element_ty), mask=inside)
+
+
+@jit
+def drawn_key(key, call, low, high):
+    """The key of a call's words: the `call`-th of the stream whose key is in memory, or else the two halves given."""
+    if key is not None:
+        stream = tl.load(key).to(tl.uint64, bitcast=True)
+        named = mix(stream + (call + 1).to(tl.uint64) * _STEP)
+    else:
+        named = (high.to(tl.uint32, bitcast=True).to(tl.uint64) << 32) | low.to(tl.uint32, bitcast=True).to(tl.uint64)
+    return named
+
+
+@jit
+def kept_columns(
+    named, names, row, mask, first, LIMIT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """[ROWS, COLUMNS]: which values of rows `row` dropout keeps, in the columns from first[ROWS] on, multiples of 4."""
+    DRAWS: tl.constexpr = (WIDTH + 3) // 4
+    name = row.to(tl.int64) if names is None else tl.load(names + row, mask=mask, other=0).to(tl.int64)
+    k = (first // 4)[:, None] + tl.arange(0, COLUMNS // 4)[None, :]
+    bits = mix(named + ((name * DRAWS)[:, None] + k).to(tl.uint64) * _STEP)
+    draws = (bits[:, :, None] >> (16 * tl.arange(0, 4)).to(tl.uint64)[None, None, :]) & 0xFFFF
+    return tl.reshape((draws.to(tl.int32) < LIMIT).to(tl.int8), [ROWS, COLUMNS]) > 0
+
+
+@jit
+def kept_values(named, names, row, mask, f, LIMIT: tl.constexpr, WIDTH: tl.constexpr):
+    """`kept_columns` of any columns f [rows, columns], each by a word of its own."""
+    DRAWS: tl.constexpr = (WIDTH + 3) // 4
+    name = row.to(tl.int64) if names is None else tl.load(names + row, mask=mask, other=0).to(tl.int64)
+    bits = mix(named + ((name * DRAWS)[:, None] + f // 4).to(tl.uint64) * _STEP)
+    return ((bits >> (16 * (f % 4)).to(tl.uint64)) & 0xFFFF).to(tl.int32) < LIMIT
 
 
 @jit(do_not_specialize=["rows", "places", "steps"])

@@ -14,10 +14,12 @@ from penstock.nn.aggregation import aggregate, edge_features, gather, of_destina
 from penstock.nn.attention import attend, attend_by_scores, attend_inputs, attend_jointly
 from penstock.nn.derived import edge_lists, looped_edges, with_self_loops
 from penstock.nn.device.attention import ALIGNED, attend_joined
+from penstock.nn.device.attention import attend_jointly as attend_jointly_there
 from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import TableRows, compute_dtype
 from penstock.nn.device.input_attention import attend_inputs as attend_inputs_there
 from penstock.nn.device.input_attention import suits_inputs
+from penstock.nn.device.products import Ending, pair_of_products, product
 from penstock.nn.drop import drop_edges, skip_drop
 from penstock.nn.layers.rgcn import own_terms, readable_relations
 from penstock.nn.operator_costs import Order
@@ -116,10 +118,11 @@ class GATLayer(nn.Module):
         x: Tensor | TableRows | Rectified,
         x_dst: Tensor | None = None,
         kind: EdgeType | None = None,
-    ) -> Tensor:
+        end: Ending | None = None,
+    ) -> Any:
         """[num_dst, out] of x [num_src, in]; `x_dst` [num_dst, in] where destinations are not the first rows of x.
 
-        `kind` is the block's relation in a batch of several, for its dropout.
+        `kind` is the block's relation in a batch of several, for its dropout. GATv2 on a device may carry out `end`.
         """
         if x_dst is not None and (self.target is None or self.self_loop):
             raise PenstockError(
@@ -129,12 +132,14 @@ class GATLayer(nn.Module):
         drops, how = self.training and self.dropout > 0, (self.heads, self.order, self.costs)
         if isinstance(x, TableRows) and (x.direct or (self._attends_there(block, x) and not drops)):
             return self._of_inputs_there(cast(DeviceBlock, block), x)
+        if self.v2 and self.self_loop and self.edge is None and not drops and isinstance(block, DeviceBlock):
+            return self._jointly_there(block, x, end)
+        if isinstance(x, Rectified) and isinstance(block, DeviceBlock) and self._joins() and not drops:
+            return self._biased(self._joined(block, x, None, self.self_loop))
         rows: Tensor = as_matrix(x, self.source.weight)
         if self.score_target is not None and attends_inputs(block, rows, self.source.weight, *how):
             return self._of_inputs(block, rows, x_dst, kind)
         own = rows[: block.num_dst] if x_dst is None else x_dst
-        if block.on_device and self.score_target is None and self.self_loop and self.edge is None and not drops:
-            return self._without_source_bias(block, rows, own)
         return self._biased(self._attended(block, rows, own, kind))
 
     def _attended(self, block: Block, x: Tensor, own: Tensor, kind: EdgeType | None) -> Tensor:
@@ -142,7 +147,7 @@ class GATLayer(nn.Module):
         lists, carried = (block, None) if self.edge is None else self._edges(block, x.dtype)
         loops = self.self_loop and carried is None
         lists, loops, kept = self._kept(lists, loops, x.device, kind)
-        if self.score_target is not None and self.target is None and block.on_device:
+        if self._joins() and block.on_device:
             return self._joined(cast(DeviceBlock, lists), x, kept, loops)
         values = self.source(x)
         targets = values[: block.num_dst] if self.target is None else self.target(own)
@@ -165,23 +170,34 @@ class GATLayer(nn.Module):
         ones = torch.ones(lists.num_edges, self.heads, device=device)
         return lists, False, drop_edges(lists, ones, self.dropout, kind)
 
-    def _joined(self, lists: DeviceBlock, x: Tensor, kept: Tensor | None, loops: bool) -> Tensor:
+    def _joins(self) -> bool:
+        """Whether one product gives values and scores."""
+        return self.score_target is not None and self.target is None
+
+    def _joined(self, lists: DeviceBlock, x: Tensor | Rectified, kept: Tensor | None, loops: bool) -> Tensor:
         """Values and scores by one product: a . (W x) = (a W) . x; their gradients are then one matrix too."""
         weight = self.source.weight
         parts = [weight, *self._directions()]
         rows = weight.new_zeros(-sum(len(part) for part in parts) % ALIGNED, weight.shape[1])
-        joined = functional.linear(x, torch.cat([*parts, rows]))
+        joined = product(x, torch.cat([*parts, rows]))
         return attend_joined(lists, joined, self.heads, self.size, self.slope, kept, loops)
 
-    def _without_source_bias(self, lists: Block, x: Tensor, own: Tensor) -> Tensor:
-        """GATv2 where every list has an entry: coefficients add up to one, so that the bias of the sources is added to
-        the sums inside the leaky ReLU and to the result. Its gradient is then not a sum over all sources.
+    def _jointly_there(self, block: DeviceBlock, x: Tensor | TableRows | Rectified, end: Ending | None) -> Any:
+        """GATv2 on a device where every list has an entry: coefficients add up to one, so that the bias of the sources
+        is added to the sums inside the leaky ReLU and to the result. No bias then needs a pass over rows of its own.
         """
         assert self.target is not None
+        given = x.materialise(compute_dtype(self.source.weight)) if isinstance(x, TableRows) else x
+        values, targets = pair_of_products(given, self.source.weight, self.target.weight, block.num_dst)
         bias, others = self.source.bias, self.target.bias
-        values = functional.linear(x, self.source.weight)
-        targets = functional.linear(own, self.target.weight, None if others is None else others + bias)
-        return self._biased(attend_jointly(lists, values, targets, self.score_source, self.slope, None, True), bias)
+        shift = None if bias is None or others is None else bias + others
+        how = self.score_source, self.slope, None, True, shift
+        if not self.concat:
+            return self._biased(attend_jointly_there(block, values, targets, *how), bias)
+        dropping = None if end is None else end(targets)
+        added = None if self.bias is None or bias is None else self.bias + bias
+        rows = attend_jointly_there(block, values, targets, *how, added, dropping)
+        return rows if dropping is None else Rectified(rows, dropping.scale)
 
     def _of_inputs(self, block: Block, x: Tensor, x_dst: Tensor | None, kind: EdgeType | None) -> Tensor:
         """The layer where inputs are weighed before they are transformed."""

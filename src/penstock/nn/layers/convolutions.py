@@ -24,6 +24,7 @@ from penstock.nn.aggregation import (
 )
 from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import TableRows, compute_dtype
+from penstock.nn.device.products import Ending, only_rectified, product
 from penstock.nn.layers.rgcn import own_terms
 from penstock.nn.operator_costs import Order
 from penstock.nn.order import (
@@ -35,6 +36,9 @@ from penstock.nn.order import (
     transformed,
 )
 from penstock.sampling.block import Block
+
+Given = Tensor | TableRows | Rectified | AggregatedRows | HostRows
+"""What layers read."""
 
 # GraphSAGE: the transformed aggregate of the neighbours plus the transformed vertex.
 
@@ -56,15 +60,15 @@ class SAGELayer(nn.Module):
         self.neighbours = nn.Linear(width_in, width_out, bias)
         self.own = nn.Linear(width_in, width_out, bias=False)
 
-    def forward(self, block: Block, x: Tensor | TableRows | Rectified | AggregatedRows | HostRows) -> Tensor:
-        """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table in place."""
+    def forward(self, block: Block, x: Given, end: Ending | None = None) -> Any:
+        """[num_dst, out] of x [num_src, in]. A device's block reads rows of a table in place, and may do `end` too."""
         weight, bias = self.neighbours.weight, self.neighbours.bias
         first = self.reduce == "max" or _reads_first(block, x, weight, self.order, self.costs)
         if block.on_device and first and self.reduce != "max" and not isinstance(x, HostRows):
             # One product rather than two, of which the second would read and write all results again. The bias is a
             # weight of a column of ones: computing its gradient separately would be one more pass over all results.
             joined = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
-            return functional.linear(joined, _side_by_side(joined.shape[1], weight, self.own.weight, bias))
+            return product(joined, _side_by_side(joined.shape[1], weight, self.own.weight, bias), end)
         given = as_matrix(x, weight)
         if first and not isinstance(given, HostRows):
             neighbours, own = aggregate_beside(block, given, self.reduce)
@@ -119,12 +123,12 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width_out)) if bias else None
         nn.init.xavier_uniform_(self.linear.weight)
 
-    def forward(self, block: Block, x: Tensor | TableRows | Rectified | AggregatedRows | HostRows) -> Tensor:
+    def forward(self, block: Block, x: Given, end: Ending | None = None) -> Any:
         """[num_dst, out] of x [num_src, in]; the block needs the totals of its source rows."""
         weight = self.linear.weight
         if _joins(x, block) and _reads_first(block, x, weight, self.order, self.costs):
             joined = normalised_joined(block, x, compute_dtype(weight))
-            return functional.linear(joined, _side_by_side(joined.shape[1], weight, self.bias))
+            return product(joined, _side_by_side(joined.shape[1], weight, self.bias), end)
         given, combine = as_matrix(x, weight), partial(normalised_sum, block)
         result = transform_neighbours(block, given, weight, combine, self.order, self.costs)
         return result if self.bias is None else result + self.bias
@@ -167,7 +171,7 @@ class GINLayer(nn.Module):
         else:
             self.register_buffer("eps", start)
 
-    def forward(self, block: Block, x: Tensor | TableRows | Rectified | AggregatedRows | HostRows) -> Tensor:
+    def forward(self, block: Block, x: Given, end: Ending | None = None) -> Any:
         """[num_dst, out] of x [num_src, in]; sums use the block's totals where it has them."""
         first = self._first_linear()
         if first is not None and not _reads_first(block, x, first.weight, self.order, self.costs):
@@ -176,7 +180,7 @@ class GINLayer(nn.Module):
             result = aggregate(block, rows, "sum") + (1 + self.eps) * rows[: block.num_dst]
             return self._rest(result if first.bias is None else result + first.bias)
         if first is not None and _joins(x, block):
-            return self._joined(block, x, first)
+            return self._joined(block, x, first, end)
         assert not isinstance(x, HostRows), "they are given where the mlp begins with a linear layer"
         neighbours, own = aggregate_beside(block, as_matrix(x, self.eps), "sum")
         made: Tensor = self.mlp(neighbours + (1 + self.eps) * own)
@@ -187,21 +191,17 @@ class GINLayer(nn.Module):
         first = self._first_linear()
         return first is None or inputs_aggregated_first(block, first.weight, self.order, self.costs)
 
-    def _joined(self, block: Block, x: Tensor | TableRows | Rectified, first: nn.Linear) -> Tensor:
+    def _joined(self, block: Block, x: Tensor | TableRows | Rectified, first: nn.Linear, end: Ending | None) -> Any:
         """The layer by one product of sums, own rows and ones: the gradients of eps and of the bias are then parts of
-        that of the weights. The ones pass through it and the ReLU, for the bias behind.
+        that of the weights. There are ones behind the rectified rows as well, for the second bias.
         """
         weight, modules = first.weight, cast(Sequence[Any], list(cast(nn.Sequential, self.mlp)))
         joined = aggregate_joined(block, x, "sum", compute_dtype(weight))
-        width = joined.shape[1]
-        weights = _side_by_side(width, weight, (1 + self.eps) * weight, first.bias)
+        weights = _side_by_side(joined.shape[1], weight, (1 + self.eps) * weight, first.bias)
         if [type(module) for module in modules] != [nn.Linear, nn.ReLU, nn.Linear] or modules[2].bias is None:
             return self._rest(functional.linear(joined, weights))
-        ones = weight.new_zeros(_ONES, width)
-        # Assigning a number would copy it from the host, which a captured step cannot do.
-        ones[0, 2 * weight.shape[1]].fill_(1)
-        hidden = torch.relu_(functional.linear(joined, torch.cat([weights, ones])))
-        return functional.linear(hidden, _side_by_side(hidden.shape[1], modules[2].weight, modules[2].bias))
+        hidden = product(joined, weights, only_rectified, _ONES)
+        return product(hidden, _side_by_side(hidden.shape[1], modules[2].weight, modules[2].bias), end)
 
     def _rest(self, rows: Tensor) -> Tensor:
         """What the mlp makes of the rows behind its first module."""

@@ -64,6 +64,8 @@ class LayerEntry:
     """Whether blocks must hold the lengths of whole lists."""
     reads_in_place: Asks = lambda options: False
     """Whether it reads rows of a device's table in place, and applies the ReLU to its inputs on the way."""
+    reads_rectified: bool = False
+    """Whether it applies the ReLU to its inputs on the way though it does not read a table."""
     suits_in_place: Callable[[LayerOptions, int, int | None], bool] = lambda options, width, longest: True
     """Whether a first layer that can reads inputs of this width in place, where lists have at most `longest` entries,
     None if that is not known.
@@ -249,6 +251,7 @@ def _attention(v2: bool) -> LayerEntry:
         build,
         build_typed,
         reads_in_place=lambda options: not v2 and options.attention_dropout == 0,
+        reads_rectified=True,
         suits_in_place=lambda options, width, longest: suits_inputs(options.heads, width, options.hidden, longest),
         linear=lambda options: False,
         edge_features="optional" if v2 else "none",

@@ -12,7 +12,8 @@ from penstock.errors import PenstockError
 from penstock.nn.aggregation import AggregatedRows, HostRows
 from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import TableRows, compute_dtype
-from penstock.nn.drop import drop, rectify_later, relu_drop, skip_drop
+from penstock.nn.device.products import Ending
+from penstock.nn.drop import drop, next_dropping, rectify_later, relu_drop, skip_drop
 from penstock.nn.layer_table import LAYERS, ModelOptions
 from penstock.nn.norm import BatchNorm
 from penstock.sampling.block import Block
@@ -55,11 +56,18 @@ class LayerEnd(nn.Module):
         if not self.bare:
             skip_drop(self._share)
 
-    def rectify_later(self, y: Tensor) -> Rectified:
+    def rectify_later(self, y: Tensor | Rectified) -> Rectified:
         """The same without a residual; the backward pass of ReLU and dropout is left to the reader of the rows."""
+        if isinstance(y, Rectified):
+            return y
         if self.batch_norm is not None:
             return self.batch_norm.rectify_later(y, self._share)
         return rectify_later(y if self.norm is None else self.norm(y), self._share)
+
+    @property
+    def ending(self) -> Ending | None:
+        """What follows the convolution's rows, if a convolution may do that itself."""
+        return None if self.norm is not None else lambda rows: next_dropping(rows, self._share)
 
     @property
     def _share(self) -> float:
@@ -145,6 +153,7 @@ class GraphModel(LayeredModel):
     def __init__(self, options: ModelOptions, width: int, out: int) -> None:
         super().__init__(options)
         self._reads_in_place = bool(LAYERS[options.model].reads_in_place(options))
+        self._reads_rectified = self._reads_in_place or LAYERS[options.model].reads_rectified
         bare = options.jump == "none"
         pairs = list(enumerate(layer_widths(options, width, out), 1))
         self.convolutions = nn.ModuleList(
@@ -175,7 +184,7 @@ class GraphModel(LayeredModel):
     def _rectified_layer(self, i: int, block: Block, x: Any) -> Rectified:
         """`layer`, with the backward pass of its ReLU and dropout left to the next layer."""
         end = cast(LayerEnd, self.ends[i])
-        return end.rectify_later(self.convolutions[i](block, x))
+        return end.rectify_later(self.convolutions[i](block, x, end=end.ending))
 
     def join(self, outputs: list[Tensor]) -> Tensor:
         """[rows, out] from the layers' outputs for the same rows, or from the last one's if that is enough."""
@@ -204,7 +213,8 @@ class GraphModel(LayeredModel):
     def _leaves_rectifying(self) -> bool:
         """Whether every layer's output is read only by the next one, which applies the backward pass of the ReLU."""
         options = self.options
-        return self._reads_in_place and options.activation == "relu" and not options.residual and options.jump == "none"
+        is_bare = not options.residual and options.jump == "none"
+        return self._reads_rectified and options.activation == "relu" and is_bare
 
 
 def check_blocks(layers: int, blocks: Any) -> None:

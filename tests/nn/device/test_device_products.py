@@ -1,0 +1,166 @@
+"""Products whose neighbours in the step are done in the same pass: equal to passes of their own."""
+
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from device_blocks import assert_near, padded
+from random_blocks import random_block
+
+from penstock.nn import build_model
+from penstock.nn.device import products
+from penstock.nn.device.drop import DropKey, Dropping, Rectified
+from penstock.nn.device.gather import KeptRows
+from penstock.nn.device.products import launched_product, only_rectified, pair_of_products, product
+from penstock.nn.drop import dropping, relu_drop
+from penstock.nn.layer_table import model_options
+from penstock.sampling.device.block import device_block
+
+pytestmark = pytest.mark.gpu
+SMALL = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "num_warps": 2, "num_stages": 2}
+exactly = partial(launched_product, precision="ieee", tile=SMALL)
+
+
+@pytest.mark.parametrize(("rows", "inner", "width"), [(37, 24, 40), (16, 16, 16), (3, 7, 5), (50, 33, 17)])
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_a_product_that_is_rectified_and_dropped(rows, inner, width, share, device):
+    x, weight = torch.randn(rows, inner), torch.randn(width, inner)
+    names = torch.randperm(1000)[:rows]
+    with dropping(9, names):
+        expected = relu_drop(x @ weight.t(), share)
+    limit = round((1 - share) * (1 << 16))
+    with dropping(9, names) as stream:
+        key = stream.next(names.to(device)) if share else DropKey()
+    got = exactly(x.to(device), weight.to(device), Dropping(key, limit, (1 << 16) / limit), behind=8)
+    assert_near(got[:, :width], expected.double(), 1e-5)
+    assert torch.equal(got[:, width:].cpu(), torch.tensor([1.0, *[0.0] * 7]).expand(rows, 8))
+
+
+@pytest.mark.parametrize("behind", [0, 8])
+def test_a_gradient_with_own_rows_and_a_mask(behind, device):
+    x, weight, own = torch.randn(37, 24), torch.randn(40, 24), torch.randn(5, 40)
+    positive = torch.randn(37, 40 + behind)
+    expected = x @ weight.t()
+    expected[:5] += own
+    expected = torch.where(positive[:, :40] > 0, 2 * expected, 0)
+    kept = KeptRows(positive.to(device), 2.0)
+    got = exactly(x.to(device), weight.to(device), None, kept, own.to(device), behind)
+    assert_near(got[:, :40], expected.double(), 1e-5)
+    assert not got[:, 40:].any()
+
+
+@pytest.mark.parametrize(("rows", "inner", "width"), [(300, 24, 40), (9, 7, 5), (70, 16, 16)])
+def test_the_gradient_of_a_weight(rows, inner, width, device):
+    """Of columns of wider rows too; chunks are added in one order."""
+    grad, x = torch.randn(rows, width + 3, device=device)[:, :width], torch.randn(rows, inner, device=device)
+    one, two = (products.launched_sum(grad, x, "ieee", SMALL) for _ in range(2))
+    assert torch.equal(one, two)
+    assert_near(one, grad.cpu().double().t() @ x.cpu().double(), 1e-5)
+
+
+def test_split_numbers_are_as_accurate_as_float32(cuda_device):
+    """Against float64, and beside torch's products in float32."""
+    x, weight = torch.randn(9000, 208, device=cuda_device), torch.randn(256, 208, device=cuda_device)
+    grad = torch.randn(9000, 256, device=cuda_device)
+    for ours, theirs, exact in (
+        (launched_product(x, weight, precision="tf32x3"), x @ weight.t(), x.double() @ weight.double().t()),
+        (products.launched_sum(grad, x, "tf32x3"), grad.t() @ x, grad.double().t() @ x.double()),
+    ):
+        errors = [float((each.double() - exact).norm() / exact.norm()) for each in (ours, theirs)]
+        assert errors[0] < max(3 * errors[1], 1e-6)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_two_products_one_behind_the_other(fused, device, monkeypatch):
+    """With a bias among the columns of the second, and own rows."""
+    if fused:
+        monkeypatch.setattr(products, "fuses", lambda x, weight: True)
+        monkeypatch.setattr(products, "launched_product", exactly)
+        monkeypatch.setattr(products, "splits", lambda x, weight: True)
+        monkeypatch.setattr(products, "launched_sum", partial(products.launched_sum, precision="ieee", tile=SMALL))
+    given = [torch.randn(shape) for shape in ((30, 12), (16, 12), (20, 24), (20, 24))]
+    exact = [each.double().requires_grad_() for each in given]
+    ours = [each.to(device).requires_grad_() for each in given]
+    hidden = product(ours[0], ours[1], only_rectified, 8)
+    assert isinstance(hidden, Rectified) and hidden.shape == (30, 24)
+    one = product(hidden, ours[2])
+    pair = pair_of_products(Rectified(product(ours[0], ours[1], only_rectified).rows, 1.0), *_short(ours), 7)
+    right_hidden = torch.relu(exact[0] @ exact[1].t())
+    column = torch.tensor([1.0, *[0.0] * 7], dtype=torch.float64).expand(30, 8)
+    right = torch.cat([right_hidden, column], dim=1) @ exact[2].t()
+    short = _short(exact)
+    right_pair = right_hidden @ short[0].t(), right_hidden[:7] @ short[1].t()
+    weigh = [torch.randn(each.shape, dtype=torch.float64) for each in (right, *right_pair)]
+    for mine, theirs in zip((one, *pair), (right, *right_pair), strict=True):
+        assert_near(mine, theirs, 1e-5)
+    sum((a * b.to(a)).sum() for a, b in zip((one, *pair), weigh, strict=True)).backward()
+    sum((a * b).sum() for a, b in zip((right, *right_pair), weigh, strict=True)).backward()
+    for mine, theirs in zip(ours, exact, strict=True):
+        assert_near(mine.grad, theirs.grad, 1e-5)
+
+
+def _short(given):
+    return given[2][:, :16], given[3][:, 8:]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        ("sage", {}),
+        ("gcn", {}),
+        ("gin", {}),
+        ("gat", {"heads": 3}),
+        ("gatv2", {"heads": 3}),
+        ("gatv2", {"heads": 2, "hidden": 10}),
+        ("gatv2", {"heads": 4, "hidden": 16, "dropout": 0.0}),
+    ],
+)
+def test_models_learn_what_they_learn_on_the_host(model, fields, fused, device, monkeypatch):
+    if fused:
+        monkeypatch.setattr(products, "fuses", lambda x, weight: True)
+        monkeypatch.setattr(products, "launched_product", exactly)
+    torch.manual_seed(3)
+    options = model_options(**{"model": model, "layers": 3, "hidden": 12, "dropout": 0.5, **fields})
+    host, ours = build_model(options, 7, 5), build_model(options, 7, 5).to(device)
+    ours.load_state_dict(host.state_dict())
+    blocks = [random_block(num_src, num_dst, 3 * num_dst) for num_src, num_dst in pairwise([40, 22, 9, 4])]
+    for block in blocks:
+        block.totals = (torch.arange(block.num_src) % 5 + 1).float().numpy()
+    x, given = torch.randn(blocks[0].num_src, 7), torch.randn(blocks[-1].num_dst, 5)
+    names = torch.randperm(500)[:40]
+    with dropping(5, names):
+        expected = host(blocks, x)
+    moved = [device_block(block, device) for block in blocks]
+    for made, block in zip(moved, blocks, strict=True):
+        made.derived["longest"] = int((block.indptr[1:] - block.indptr[:-1]).max())
+    with dropping(5, names.to(device)):
+        out = ours(moved, x.to(device))
+    torch.testing.assert_close(out.cpu(), expected, rtol=1e-4, atol=1e-5)
+    expected.backward(given)
+    out.backward(given.to(device))
+    for (name, mine), theirs in zip(ours.named_parameters(), host.parameters(), strict=True):
+        torch.testing.assert_close(
+            mine.grad.cpu(), theirs.grad, rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def test_rows_to_spare_hold_nothing_that_is_read(device):
+    """Rows, edges and sources past the batch's own, of GATv2 with everything in its pass."""
+    torch.manual_seed(0)
+    options = model_options(model="gatv2", layers=2, hidden=8, heads=2, dropout=0.5)
+    host, ours = build_model(options, 6, 3), build_model(options, 6, 3).to(device)
+    ours.load_state_dict(host.state_dict())
+    blocks = [random_block(30, 12, 40), random_block(12, 5, 20)]
+    x = torch.randn(30, 6)
+    with dropping(1):
+        expected = host(blocks, x)
+    roomy = padded(blocks[0], device, rows=3, sources=4), padded(blocks[1], device, rows=2, sources=3)
+    with dropping(1):
+        out = ours(roomy, torch.cat([x, torch.randn(4, 6)]).to(device))
+    torch.testing.assert_close(out[:5].cpu(), expected, rtol=1e-4, atol=1e-5)
+    expected.square().sum().backward()
+    out[:5].square().sum().backward()
+    for mine, theirs in zip(ours.parameters(), host.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad, rtol=1e-4, atol=2e-5)
