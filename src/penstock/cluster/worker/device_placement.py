@@ -12,6 +12,7 @@ import torch
 from penstock.cluster.member import Member
 from penstock.cluster.worker.batch_source import read_counts
 from penstock.cluster.worker.cut_graph import CutGraph, PartedColumn, Parts, gathered_graph, list_bytes
+from penstock.cluster.worker.gpu_shares import GpuShares
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
@@ -21,6 +22,7 @@ from penstock.plan.residence import Place, usable
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.sampler import DeviceSampler
 from penstock.store.device.copies import SharedMemory, pinned_once, to_device
+from penstock.store.device.shards import Sharing, reason_against_sharing, shared_by_gpus
 from penstock.store.device.tables import ResidentTable
 from penstock.store.rows import by_counts
 from penstock.store.source import CachedSource, RowSource, cached_source
@@ -35,6 +37,7 @@ from penstock.train.device.memory import (
     TrialMemory,
     Working,
     loaded_working,
+    read_place,
     row_type,
     tried_steps,
 )
@@ -183,14 +186,20 @@ def is_far(parts: Parts) -> bool:
     return len(parts.owned) < parts.partition.parts
 
 
-def check_for_gpus(job: Job, served: bool, learnable: bool, far: bool) -> None:
+def check_for_gpus(job: Job, served: bool, learnable: bool, far: bool, cut: bool) -> None:
     """Refuse options that a GPU supports only on a single machine; `learnable`: embeddings are at their owners; `far`:
-    parts are on other machines.
+    parts are on other machines; `cut`: the graph is in parts.
     """
     wish = job.placed
     if job.sample_on == "hybrid":
         raise PenstockError(
             "sample_on hybrid is for one machine: on several machines use auto, device or host.",
+            code="unsupported-combination",
+        )
+    if wish.features == "sharded" and cut:
+        raise PenstockError(
+            "Features are sharded over the GPUs of one host whose graph is not cut: train with gpus, or with a cluster"
+            " of one machine whose method is none.",
             code="unsupported-combination",
         )
     if far and "pinned" in (wish.topology, wish.features):
@@ -201,7 +210,7 @@ def check_for_gpus(job: Job, served: bool, learnable: bool, far: bool) -> None:
         )
     if (
         wish.cache_rows
-        and wish.features != "pinned"
+        and wish.features not in ("pinned", "sharded")
         and ("device" in (wish.topology, wish.features) or wish.cache_by != "counts")
     ):
         raise PenstockError(
@@ -250,7 +259,7 @@ def _is_asked_for(job: Job) -> bool:
     """Whether a job asks for something that needs the graph on the GPU."""
     wish = job.placed
     places = {wish.topology, wish.features, job.sample_on}
-    return not places.isdisjoint({"device", "pinned"}) or job.feature_type != "stored"
+    return not places.isdisjoint({"device", "sharded", "pinned"}) or job.feature_type != "stored"
 
 
 def against_whole_graph(session: Session, parts: Parts) -> list[str]:
@@ -260,7 +269,7 @@ def against_whole_graph(session: Session, parts: Parts) -> list[str]:
     reasons = reasons_against(SHARED_DEVICE_SAMPLING, demands_of(session))
     if job.sample_on == "host" or "host" in (wish.topology, wish.features):
         reasons.append("the job keeps it on the host")
-    if wish.cache_rows and wish.features != "pinned":
+    if wish.cache_rows and wish.features not in ("pinned", "sharded"):
         reasons.append("the job asks for a cache of rows")
     if session.inputs.tables:
         reasons.append("embeddings are at their owners")
@@ -288,12 +297,17 @@ def _with_whole_graph(
     they do not fit.
     """
     whole = replace(session, graph=gathered_graph(parts, _cut_graph(session), session.inputs.fields))
+
+    def decided() -> PlacementDecision:
+        return prediction.with_whole_graph(whole, lambda memory: decide(whole, shares, memory))
+
     with pinned_once(None if is_far(parts) else _memory_of_machine(parts.member)):
-        decision = prediction.with_whole_graph(whole, lambda memory: decide(whole, shares, memory))
+        decision, sharing = _decided_together(whole, parts, decided)
         places = {decision.residence.topology, decision.residence.features}
         if "host" in places or (is_far(parts) and "pinned" in places):
             return None
-        placed = place_as_decided(whole, decision, shares)
+        with shared_by_gpus(sharing):
+            placed = place_as_decided(whole, decision, shares)
     node_type = getattr(session.task, "node_type", "node")
     sampler = DeviceSampler(placed.topology, placed.program, placed.device, node_type, placed.totals, room=placed.room)
 
@@ -304,6 +318,47 @@ def _with_whole_graph(
     # Inference among workers uses the partitioned graph's numbers, which these tables do not have: it keeps its own
     # sources.
     return bring_batches(session, placed)
+
+
+def _decided_together(
+    whole: Session, parts: Parts, decide_here: Callable[[], PlacementDecision]
+) -> tuple[PlacementDecision, Sharing | None]:
+    """The decision, and the GPUs that hold the features together if the workers of one host agree on that: because the
+    job asks for it, or because not every GPU has room for all features and each has room for a share.
+    """
+    member, job = parts.member, whole.job
+    asked = job.placed.features == "sharded"
+    is_open = read_place(job) == "auto" and not job.placed.cache_rows
+    if not parts.partition.is_uncut or member.setup.layout.world == 1 or not (asked or is_open):
+        return decide_here(), None
+    others = GpuShares(member)
+    sharing = others.sharing()
+
+    def decide_shared() -> PlacementDecision:
+        with shared_by_gpus(sharing):
+            return decide_here()
+
+    if sharing.held:
+        # It was decided before this worker was lost.
+        return decide_shared(), sharing
+    if asked:
+        if reason := reason_against_sharing(whole.inputs.device, sharing, others.agree):
+            raise PenstockError(
+                f"The features cannot be sharded over the GPUs of this host ({reason}): set features to auto.",
+                code="not-available",
+            )
+        return decide_shared(), sharing
+    alone = decide_here()
+    if not any(others.agree("features fit", lambda: "" if alone.residence.features == "device" else "no")):
+        return alone, None
+    reason = reason_against_sharing(whole.inputs.device, sharing, others.agree)
+    if not reason:
+        shared = decide_shared()
+        found = others.agree("shares fit", lambda: "" if shared.residence.shared else "no room for its share")
+        if not any(found):
+            return shared, sharing
+        reason = next(f"GPU {rank} has {each}" for rank, each in enumerate(found) if each)
+    return replace(alone, why=[*alone.why, f"The features are not sharded over the GPUs: {reason}."]), None
 
 
 def _memory_of_machine(member: Member) -> SharedMemory:

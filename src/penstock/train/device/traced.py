@@ -15,6 +15,7 @@ from penstock.plan.residence import Place
 from penstock.sampling.block import new_rows
 from penstock.sampling.device.block import HOST_LISTS, Room
 from penstock.sampling.device.sampler import DeviceSampler
+from penstock.store.device.shards import current_sharing, share_bytes
 from penstock.trace.allocations import Allocations, traceable
 from penstock.trace.allocators import DevicePeak, device_peak
 from penstock.trace.kernel_rates import kernel_rates
@@ -22,7 +23,7 @@ from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
 from penstock.train.device.batch_placement import DrawnSizes, ahead_sampler, steps_draw_ahead
 from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
-from penstock.train.device.memory import Working, can_capture, row_type
+from penstock.train.device.memory import Working, can_capture, row_type, stored_type
 from penstock.train.device.placed import Placed, device_sampler
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.job import Job
@@ -73,7 +74,7 @@ class TracedMemory:
         """What is reserved beside topology and `features`: those are on the device as far as is known."""
         job = self._session.job
         if features is None:
-            features = "device" if job.placed.features == "auto" else job.placed.features
+            features = "device" if job.placed.features in ("auto", "sharded") else job.placed.features
         on_host = room is None or job.sample_on == "host"
         topology: Place = "host" if on_host else "pinned" if job.placed.topology == "pinned" else "device"
         # Nothing that lies on the host can be captured: such a combination is not chosen, so its answer does not
@@ -95,7 +96,7 @@ class TracedMemory:
         """The peak of a run with everything placed as decided."""
         residence = decision.residence
         places = residence.topology, residence.features, residence.cache_rows
-        key = *places, decision.room, decision.captured, decision.in_place, decision.gathers
+        key = *places, residence.shared, decision.room, decision.captured, decision.in_place, decision.gathers
         if key not in self._known:
             largest = None if decision.captured else self.largest
             run = traced_run(self._session, decision, self._schedule, largest, self.validated)
@@ -104,8 +105,20 @@ class TracedMemory:
             if "pinned" in places or decision.gathers:
                 # A trace of kernels cannot know that the link to the host's memory bounds the step.
                 share = None
-            self._known[key] = device_peak(run.events)._replace(share=share, host_validates=run.host_validates)
+            peak = device_peak(run.events)._replace(share=share, host_validates=run.host_validates)
+            self._known[key] = _with_share(peak, self._session) if residence.shared else peak
         return self._known[key]
+
+
+def _with_share(peak: DevicePeak, session: Session) -> DevicePeak:
+    """The peak where a GPU has a share of the features, of which the trace has seen all."""
+    sharing, graph, job = current_sharing(), session.graph, session.job
+    assert sharing is not None
+    tables = [graph.nodes[name].fields[field] for name, field in session.inputs.fields.items()]
+    sizes = [table.size * stored_type(job, table).itemsize for table in tables]
+    elsewhere = sum(sizes) - sum(share_bytes(size, sharing.count) for size in sizes)
+    parts = peak.categories | {FEATURES: peak.categories.get(FEATURES, 0) - elsewhere}
+    return peak._replace(allocated=peak.allocated - elsewhere, reserved=peak.reserved - elsewhere, categories=parts)
 
 
 def traced_run(
