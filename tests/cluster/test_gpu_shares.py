@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from wired import template_for, wired
 
 from host_shares import PAGE, shared_on_host
 from penstock.cluster.rendezvous import Rendezvous
@@ -13,7 +14,6 @@ from penstock.cluster.worker.gpu_shares import GpuShares
 from penstock.store.device.shards import reason_against_sharing, shared_by_gpus, to_shares
 from penstock.wire.message import Message
 from refusals import refused
-from wired import template_for, wired
 
 HOST = torch.device("cpu")
 ROWS = np.arange(3 * PAGE, dtype=np.float32).reshape(-1, 6)
@@ -37,13 +37,13 @@ def at_once(members, action):
 
 def table_of(shares, rows=ROWS):
     """The rows as a worker maps them."""
-    with shared_by_gpus(shares.sharing()):
+    with shared_by_gpus(shares.group()):
         return to_shares(rows, HOST)
 
 
 def restarted(run, rank):
     """A member that takes the place of another, which is gone."""
-    endpoint, members = run
+    _, members = run
     members[rank].close()
     own = members[rank].setup.model_copy(update={"incarnation": 1})
     made = members[rank] = type(members[rank])(own)
@@ -59,10 +59,10 @@ def test_workers_agree_and_read_each_other(run):
 
     def work(member):
         shares = GpuShares(member)
-        sharing = shares.sharing()
-        assert (sharing.count, sharing.rank, sharing.held) == (3, member.setup.task.rank, 0)
-        assert reason_against_sharing(HOST, sharing, shares.agree) == ""
-        found = shares.agree("room", lambda: "" if sharing.rank else "no room")
+        group = shares.group()
+        assert (group.count, group.rank, group.held) == (3, member.setup.task.rank, 0)
+        assert reason_against_sharing(HOST, group, shares.agree) == ""
+        found = shares.agree("room", lambda: "" if group.rank else "no room")
         return found, table_of(shares)
 
     for found, table in at_once(members, work):
@@ -72,13 +72,13 @@ def test_workers_agree_and_read_each_other(run):
 def test_a_lost_worker_finds_its_share_with_the_others(run):
     def work(member):
         shares = GpuShares(member)
-        reason_against_sharing(HOST, shares.sharing(), shares.agree)
+        reason_against_sharing(HOST, shares.group(), shares.agree)
         return table_of(shares)
 
     tables = at_once(run[1], work)
     again = GpuShares(restarted(run, 1))
-    # The pages by which sharing was tried do not count.
-    assert again.sharing().held == -(-ROWS.nbytes // (3 * PAGE)) * PAGE
+    # The pages by which group was tried do not count.
+    assert again.group().held == -(-ROWS.nbytes // (3 * PAGE)) * PAGE
     assert again.agree("memory can be shared", lambda: pytest.fail("it is known")) == ["", "", ""]
     assert torch.equal(table_of(again, -ROWS), tables[0])
     # One that is lost next finds what the returned worker has, too.

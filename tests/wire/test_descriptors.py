@@ -25,7 +25,7 @@ def memory(content=b""):
 
 def content(number):
     """What it holds; it is closed."""
-    with open(number, "rb") as file:
+    with os.fdopen(number, "rb") as file:
         file.seek(0)
         return file.read()
 

@@ -64,7 +64,6 @@ class Rendezvous:
         found = self._values.read(generation, str(message.body["key"]))
         return Message("wait") if found is None else Message("found", arrays=(found,))
 
-
     def _agree(self, message: Message, sender: str) -> Message:
         finding = message.body.get("finding")
         rank, matter = self._rank(sender), str(message.body["matter"])

@@ -13,10 +13,11 @@ from typing import Literal
 from penstock.errors import PenstockError
 
 Place = Literal["device", "pinned", "host"]
-Choice = Literal["auto", "device", "sharded", "pinned", "host"]
+FeaturePlace = Literal["device", "sharded", "pinned", "host"]
+Choice = Literal["auto", "device", "pinned", "host"]
 
 _PLACES: tuple[Place, ...] = ("device", "pinned", "host")
-_OF_FEATURES: tuple[Literal["device", "sharded", "pinned", "host"], ...] = ("device", "sharded", "pinned", "host")
+_OF_FEATURES: tuple[FeaturePlace, ...] = ("device", "sharded", "pinned", "host")
 _SLOT_BYTES = 4
 """Bytes per row of the table for its cache slot on the device, whether cached or not."""
 _TALLY_BYTES = 16
@@ -60,7 +61,7 @@ class Wanted:
     """The placement that was asked for; `auto` (or None) leaves the choice to Penstock."""
 
     topology: Choice = "auto"
-    features: Choice = "auto"
+    features: Choice | Literal["sharded"] = "auto"
     cache_rows: int | None = None
     share: float = 0.9
     """The share of the device's memory that may be in use at the end, by this and other processes."""
@@ -152,7 +153,7 @@ def _check(sizes: Sizes, wanted: Wanted) -> None:
 # What was asked for by name, and whether it fits.
 
 
-def _asked_features(wanted: Wanted) -> Choice:
+def _asked_features(wanted: Wanted) -> Choice | Literal["sharded"]:
     """The place of features; a requested cache implies a pinned table."""
     return "pinned" if wanted.features == "auto" and wanted.cache_rows else wanted.features
 
@@ -244,12 +245,12 @@ def _place_topology(sizes: Sizes, wanted: Wanted) -> Place:
     return _first_with_room(sizes.topology_bytes, device_left, pinned_left)
 
 
-def _place_features(sizes: Sizes, wanted: Wanted) -> Choice:
+def _place_features(sizes: Sizes, wanted: Wanted) -> FeaturePlace:
     features = _asked_features(wanted)
     if features != "auto":
         return features
     device_left, pinned_left = _room(sizes, wanted)
-    if 1 < sizes.gpus and sizes.share_bytes <= device_left:
+    if sizes.gpus > 1 and sizes.share_bytes <= device_left:
         return "sharded"
     return _first_with_room(sizes.feature_bytes, device_left, pinned_left)
 
@@ -291,13 +292,13 @@ def _why_topology(sizes: Sizes, wanted: Wanted, topology: Place) -> str:
     )
 
 
-def _why_features(sizes: Sizes, wanted: Wanted, topology: Place, features: Choice) -> str:
+def _why_features(sizes: Sizes, wanted: Wanted, topology: Place, features: FeaturePlace) -> str:
     size = _size(sizes.feature_bytes)
     if features == "sharded":
         because = "as asked" if wanted.features == "sharded" else "as not every GPU has room for all of them"
         return (
-            f"The features ({size}) are on {sizes.gpus} GPUs, {_size(sizes.share_bytes)} on each, which read each other's"
-            f" memory: {because}."
+            f"The features ({size}) are on {sizes.gpus} GPUs, {_size(sizes.share_bytes)} on each, which read each"
+            f" other's memory: {because}."
         )
     if wanted.features != "auto":
         return f"The features ({size}) are {_AT[features]}, as asked."
@@ -315,7 +316,7 @@ def _why_features(sizes: Sizes, wanted: Wanted, topology: Place, features: Choic
     return f"The features ({size}) stay on the host: {exceed}, and only {_size(pinned_left)} can be pinned."
 
 
-def _why_cache(sizes: Sizes, wanted: Wanted, features: Choice, cache: int) -> Iterator[str]:
+def _why_cache(sizes: Sizes, wanted: Wanted, features: FeaturePlace, cache: int) -> Iterator[str]:
     if features != "pinned":
         return
     if wanted.cache_rows is not None:

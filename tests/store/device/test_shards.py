@@ -16,8 +16,8 @@ from penstock.nn.device.gather import DeviceLists, gather
 from penstock.store.device import shards
 from penstock.store.device.copies import fill_part
 from penstock.store.device.shards import (
+    GpuGroup,
     Peers,
-    Sharing,
     own_bytes,
     reason_against_sharing,
     share_bytes,
@@ -37,7 +37,7 @@ class Host:
     def __init__(self, count):
         self.count, self.offered, self._changed = count, {}, threading.Condition()
 
-    def sharing(self, rank, again=False):
+    def group(self, rank, again=False):
         """As a process sees it; `again`: it was lost and started again."""
 
         def find(name, owner):
@@ -54,12 +54,12 @@ class Host:
                 self.offered.setdefault((name, owner), descriptor)
                 self._changed.notify_all()
 
-        return Sharing(self.count, rank, peers=Peers(find, keep))
+        return GpuGroup(self.count, rank, peers=Peers(find, keep))
 
     def at_once(self, action):
-        """What an action gives for each process's sharing."""
+        """What an action gives for each process's group."""
         with ThreadPoolExecutor(self.count) as threads:
-            return list(threads.map(lambda rank: action(self.sharing(rank)), range(self.count)))
+            return list(threads.map(lambda rank: action(self.group(rank)), range(self.count)))
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def small_pages(monkeypatch):
     shared_on_host(monkeypatch)
 
 
-def shared_table(array, sharing, dtype=None):
+def shared_table(array, group, dtype=None):
     """A table as one process maps it."""
-    with shared_by_gpus(sharing):
+    with shared_by_gpus(group):
         return to_shares(array, HOST, dtype)
 
 
@@ -80,7 +80,7 @@ def test_shares_are_the_whole(size, count):
     assert [first for first, _ in shares] == [min(rank * largest, size) for rank in range(count)]
     assert [last for _, last in shares] == [*(first for first, _ in shares[1:]), size]
     for rank in range(count):
-        with shared_by_gpus(Sharing(count, rank)):
+        with shared_by_gpus(GpuGroup(count, rank)):
             first, last = shares[rank]
             assert own_bytes(size) == (largest if last > first else 0)
 
@@ -92,7 +92,7 @@ def test_every_process_reads_all_rows(small_pages, count, dtype, rows):
     """Rows of 13 numbers lie across the ends of shares, and few rows in fewer shares than there are processes."""
     array = np.random.default_rng(0).normal(size=(rows, 13)).astype(np.float32)
     host = Host(count)
-    tables = host.at_once(lambda sharing: shared_table(array, sharing, dtype))
+    tables = host.at_once(lambda group: shared_table(array, group, dtype))
     expected = torch.from_numpy(array).to(dtype or torch.float32)
     assert all(torch.equal(table, expected) and table.is_contiguous() for table in tables)
     assert len(host.offered) == min(count, -(-expected.nbytes // share_bytes(expected.nbytes, count)))
@@ -104,8 +104,8 @@ def test_every_process_reads_all_rows(small_pages, count, dtype, rows):
 def test_tables_of_one_shape_are_not_mixed_up(small_pages):
     arrays = [np.full((600, 9), number, np.float32) for number in (1, 2)]
 
-    def both(sharing):
-        return [shared_table(array, sharing) for array in arrays]
+    def both(group):
+        return [shared_table(array, group) for array in arrays]
 
     for tables in Host(2).at_once(both):
         assert [float(table.min()) for table in tables] == [float(table.max()) for table in tables] == [1, 2]
@@ -114,9 +114,9 @@ def test_tables_of_one_shape_are_not_mixed_up(small_pages):
 def test_a_process_that_is_started_again_finds_its_share(small_pages):
     array = np.arange(6000, dtype=np.float32).reshape(-1, 5)
     host = Host(3)
-    tables = host.at_once(lambda sharing: shared_table(array, sharing))
+    tables = host.at_once(lambda group: shared_table(array, group))
     # What it would write now is told from what it wrote before it was lost.
-    again = shared_table(-array, host.sharing(1, again=True))
+    again = shared_table(-array, host.group(1, again=True))
     assert all(torch.equal(table, torch.from_numpy(array)) for table in (*tables, again))
 
 
@@ -124,7 +124,7 @@ def test_a_share_that_nobody_had_seen_is_made_again(small_pages):
     array = np.arange(6000, dtype=np.float32).reshape(-1, 5)
     host = Host(2)
     with ThreadPoolExecutor(2) as threads:
-        found = [threads.submit(shared_table, array, host.sharing(rank, again=rank == 1)) for rank in range(2)]
+        found = [threads.submit(shared_table, array, host.group(rank, again=rank == 1)) for rank in range(2)]
         assert all(torch.equal(each.result(30), torch.from_numpy(array)) for each in found)
 
 
@@ -145,7 +145,7 @@ def test_kernels_read_shares_as_one_table(small_pages, device):
     whole = torch.from_numpy(array)
     ids = torch.tensor([0, 699, 85, 86, 171, -1, 342], dtype=torch.int32)
     lists = DeviceLists(torch.tensor([0, 2, 2, 6], dtype=torch.int32), ids[[0, 1, 2, 3, 4, 6]])
-    for table in Host(4).at_once(lambda sharing: shared_table(array, sharing)):
+    for table in Host(4).at_once(lambda group: shared_table(array, group)):
         assert torch.equal(ResidentTable(table).gather(ids), ResidentTable(whole).gather(ids))
         assert torch.equal(gather(lists, table), gather(lists, whole))
 
@@ -166,11 +166,11 @@ def findings(count, action):
         return agree
 
     host = Host(count)
-    return host.at_once(lambda sharing: action(sharing, agreeing(sharing.rank)))
+    return host.at_once(lambda group: action(group, agreeing(group.rank)))
 
 
 def test_pages_of_all_can_be_read(small_pages):
-    reasons = findings(3, lambda sharing, agree: reason_against_sharing(HOST, sharing, agree))
+    reasons = findings(3, lambda group, agree: reason_against_sharing(HOST, group, agree))
     assert reasons == ["", "", ""]
 
 
@@ -182,12 +182,12 @@ def test_memory_that_one_cannot_share(small_pages, monkeypatch):
     def create(self, size):
         with lock:
             if next(ranks) == 1:
-                raise PenstockError("cuMemCreate of the CUDA driver answers CUDA_ERROR_NOT_SUPPORTED", code="not-available")
+                raise PenstockError("cuMemCreate answers CUDA_ERROR_NOT_SUPPORTED", code="not-available")
         return make(self, size)
 
     make = HostMemory.create
     monkeypatch.setattr(HostMemory, "create", create)
-    (reason,) = set(findings(3, lambda sharing, agree: reason_against_sharing(HOST, sharing, agree)))
+    (reason,) = set(findings(3, lambda group, agree: reason_against_sharing(HOST, group, agree)))
     assert reason.startswith("GPU ") and reason.endswith("CUDA_ERROR_NOT_SUPPORTED")
 
 
@@ -203,7 +203,7 @@ def test_pages_that_are_read_wrongly(small_pages, monkeypatch):
         mapped(self, address, size, self.create(size) if seen else descriptor)
 
     monkeypatch.setattr(HostMemory, "map", map_empty)
-    (reason,) = set(findings(2, lambda sharing, agree: reason_against_sharing(HOST, sharing, agree)))
+    (reason,) = set(findings(2, lambda group, agree: reason_against_sharing(HOST, group, agree)))
     assert reason == "GPU 0: numbers [1, 2] of the GPUs were read as [1, 0]"
 
 

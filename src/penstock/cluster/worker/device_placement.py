@@ -22,7 +22,7 @@ from penstock.plan.residence import Place, usable
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.sampler import DeviceSampler
 from penstock.store.device.copies import SharedMemory, pinned_once, to_device
-from penstock.store.device.shards import Sharing, reason_against_sharing, shared_by_gpus
+from penstock.store.device.shards import GpuGroup, reason_against_sharing, shared_by_gpus
 from penstock.store.device.tables import ResidentTable
 from penstock.store.rows import by_counts
 from penstock.store.source import CachedSource, RowSource, cached_source
@@ -302,11 +302,11 @@ def _with_whole_graph(
         return prediction.with_whole_graph(whole, lambda memory: decide(whole, shares, memory))
 
     with pinned_once(None if is_far(parts) else _memory_of_machine(parts.member)):
-        decision, sharing = _decided_together(whole, parts, decided)
+        decision, group = _decided_together(whole, parts, decided)
         places = {decision.residence.topology, decision.residence.features}
         if "host" in places or (is_far(parts) and "pinned" in places):
             return None
-        with shared_by_gpus(sharing):
+        with shared_by_gpus(group):
             placed = place_as_decided(whole, decision, shares)
     node_type = getattr(session.task, "node_type", "node")
     sampler = DeviceSampler(placed.topology, placed.program, placed.device, node_type, placed.totals, room=placed.room)
@@ -322,7 +322,7 @@ def _with_whole_graph(
 
 def _decided_together(
     whole: Session, parts: Parts, decide_here: Callable[[], PlacementDecision]
-) -> tuple[PlacementDecision, Sharing | None]:
+) -> tuple[PlacementDecision, GpuGroup | None]:
     """The decision, and the GPUs that hold the features together if the workers of one host agree on that: because the
     job asks for it, or because not every GPU has room for all features and each has room for a share.
     """
@@ -332,31 +332,31 @@ def _decided_together(
     if not parts.partition.is_uncut or member.setup.layout.world == 1 or not (asked or is_open):
         return decide_here(), None
     others = GpuShares(member)
-    sharing = others.sharing()
+    group = others.group()
 
     def decide_shared() -> PlacementDecision:
-        with shared_by_gpus(sharing):
+        with shared_by_gpus(group):
             return decide_here()
 
-    if sharing.held:
+    if group.held:
         # It was decided before this worker was lost.
-        return decide_shared(), sharing
+        return decide_shared(), group
     if asked:
-        if reason := reason_against_sharing(whole.inputs.device, sharing, others.agree):
+        if reason := reason_against_sharing(whole.inputs.device, group, others.agree):
             raise PenstockError(
                 f"The features cannot be sharded over the GPUs of this host ({reason}): set features to auto.",
                 code="not-available",
             )
-        return decide_shared(), sharing
+        return decide_shared(), group
     alone = decide_here()
     if not any(others.agree("features fit", lambda: "" if alone.residence.features == "device" else "no")):
         return alone, None
-    reason = reason_against_sharing(whole.inputs.device, sharing, others.agree)
+    reason = reason_against_sharing(whole.inputs.device, group, others.agree)
     if not reason:
         shared = decide_shared()
         found = others.agree("shares fit", lambda: "" if shared.residence.shared else "no room for its share")
         if not any(found):
-            return shared, sharing
+            return shared, group
         reason = next(f"GPU {rank} has {each}" for rank, each in enumerate(found) if each)
     return replace(alone, why=[*alone.why, f"The features are not sharded over the GPUs: {reason}."]), None
 

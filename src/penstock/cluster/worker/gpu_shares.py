@@ -6,7 +6,7 @@ from collections.abc import Callable
 from penstock.cluster.layout import worker_rank
 from penstock.cluster.member import Member
 from penstock.errors import PenstockError
-from penstock.store.device.shards import TRIAL, Peers, Sharing
+from penstock.store.device.shards import TRIAL, GpuGroup, Peers
 from penstock.store.parts.requests import RankRequest, ShareRequest, checked
 from penstock.wire.channel import PeerLost, RemoteError
 from penstock.wire.descriptors import DescriptorServer, Offer, fetch_descriptor
@@ -30,13 +30,13 @@ class GpuShares:
         member.endpoint.serve("share", self._share)
         member.endpoint.serve("shares-held", self._held)
 
-    def sharing(self) -> Sharing:
+    def group(self) -> GpuGroup:
         """The GPUs of all workers."""
         held = 0
         if self._member.setup.incarnation:
             asked = (self._ask(each, Message("shares-held", {"rank": self._rank})) for each in self._others())
             held = max((int(answer.body["bytes"]) for answer in asked if answer is not None), default=0)
-        return Sharing(self._world, self._rank, held, Peers(self._find, self._keep))
+        return GpuGroup(self._world, self._rank, held, Peers(self._find, self._keep))
 
     def agree(self, matter: str, find: Callable[[], str]) -> list[str]:
         """What all workers have found about a matter, by rank. Waits for all of them."""

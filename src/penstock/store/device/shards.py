@@ -10,19 +10,18 @@ and the one that takes its place maps it again.
 """
 
 import ctypes
-import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from penstock.errors import PenstockError
+from penstock.errors import Code, PenstockError
 from penstock.graph.arrays import Array
 from penstock.progress import SILENT, Progress
 from penstock.store.device.copies import fill_part, placed_type
@@ -48,7 +47,7 @@ class Peers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sharing:
+class GpuGroup:
     """The GPUs that hold features together."""
 
     count: int
@@ -66,18 +65,18 @@ class Sharing:
 
 
 @contextmanager
-def shared_by_gpus(sharing: Sharing | None) -> Iterator[None]:
+def shared_by_gpus(group: GpuGroup | None) -> Iterator[None]:
     """Within the context, in this thread, features may lie in the memories of several GPUs."""
-    token = _sharing.set(sharing)
+    token = _group.set(group)
     try:
         yield
     finally:
-        _sharing.reset(token)
+        _group.reset(token)
 
 
-def current_sharing() -> Sharing | None:
+def current_gpu_group() -> GpuGroup | None:
     """The GPUs that may hold features together; None where each is on its own."""
-    return _sharing.get()
+    return _group.get()
 
 
 def share_bytes(size: int, count: int) -> int:
@@ -93,10 +92,10 @@ def shares_of(size: int, count: int) -> list[tuple[int, int]]:
 
 def own_bytes(size: int) -> int:
     """Bytes of this process's share of a table of so many."""
-    sharing = _sharing.get()
-    assert sharing is not None
-    first, last = shares_of(size, sharing.count)[sharing.rank]
-    return share_bytes(size, sharing.count) if first < last else 0
+    group = _group.get()
+    assert group is not None
+    first, last = shares_of(size, group.count)[group.rank]
+    return share_bytes(size, group.count) if first < last else 0
 
 
 def to_shares(
@@ -109,40 +108,40 @@ def to_shares(
     """A table whose share for this process is copied to its GPU, converted to `dtype` where given, and whose other
     shares are in the memories of other GPUs. It stays mapped until the process ends.
     """
-    sharing, dtype = _sharing.get(), placed_type(array, dtype, what)
-    assert sharing is not None
+    group, dtype = _group.get(), placed_type(array, dtype, what)
+    assert group is not None
     if is_traced():
         # A prediction knows how much of it is on this GPU.
         return torch.empty(array.shape, dtype=dtype, device=device)
-    assert sharing.peers is not None
+    assert group.peers is not None
     if not array.size:
         return torch.empty(array.shape, dtype=dtype, device=device)
     memory, size = memory_of(device), array.size * dtype.itemsize
-    name = sharing.name(f"{what} {dtype} {list(array.shape)}")
+    name = group.name(f"{what} {dtype} {list(array.shape)}")
 
     def fill(part: Tensor, first: int) -> None:
         fill_part(array, part.view(dtype), first // dtype.itemsize, what, progress)
 
-    with progress.step(f"placing {what} in the memories of {sharing.count} GPUs", array.nbytes // sharing.count, "bytes"):
-        mapped = map_shares(memory, sharing, name, size, fill)
+    with progress.step(f"placing {what} in the memories of {group.count} GPUs", array.nbytes // group.count, "bytes"):
+        mapped = map_shares(memory, group, name, size, fill)
     return mapped[:size].view(dtype).view(array.shape)
 
 
 def map_shares(
-    memory: "ShareMemory", sharing: Sharing, name: str, size: int, fill: Callable[[Tensor, int], None]
+    memory: "ShareMemory", group: GpuGroup, name: str, size: int, fill: Callable[[Tensor, int], None]
 ) -> Tensor:
     """All shares of `size` bytes as one tensor of bytes. `fill` writes this process's share, given with its first byte,
     before others can see it, unless an earlier process of this rank has done so.
     """
-    assert sharing.peers is not None
-    shares, length = shares_of(size, sharing.count), share_bytes(size, sharing.count)
+    assert group.peers is not None
+    shares, length = shares_of(size, group.count), share_bytes(size, group.count)
     filled = [rank for rank, (first, last) in enumerate(shares) if first < last]
     address = memory.reserve(length * len(filled))
     mapped = memory.tensor(address, length * len(filled))
     # The own share first: others wait for it.
-    for rank in sorted(filled, key=lambda rank: rank != sharing.rank):
+    for rank in sorted(filled, key=lambda rank: rank != group.rank):
         first, last = shares[rank]
-        descriptor = sharing.peers.find(name, rank)
+        descriptor = group.peers.find(name, rank)
         is_new = descriptor is None
         if descriptor is None:
             descriptor = memory.create(length)
@@ -150,12 +149,12 @@ def map_shares(
         if is_new:
             fill(mapped[first:last], first)
             memory.finish()
-        sharing.peers.keep(name, rank, descriptor, length)
+        group.peers.keep(name, rank, descriptor, length)
     return mapped
 
 
 def reason_against_sharing(
-    device: torch.device, sharing: Sharing, agree: Callable[[str, Callable[[], str]], Sequence[str]]
+    device: torch.device, group: GpuGroup, agree: Callable[[str, Callable[[], str]], Sequence[str]]
 ) -> str:
     """Why the GPUs cannot read each other's memory, tried with one page of each; empty where they can.
 
@@ -163,25 +162,25 @@ def reason_against_sharing(
     found it yet. The pages stay mapped.
     """
     # First alone: a process that cannot even share its memory would have the others wait for it.
-    alone = Sharing(1, peers=Peers(lambda *_: None, lambda name, rank, descriptor, size: os.close(descriptor)))
-    for matter, group in (("memory can be shared", alone), ("shared memory can be read", sharing)):
-        found = agree(matter, lambda group=group: _reason_against(device, group))  # type: ignore[misc]
+    alone = GpuGroup(1, peers=Peers(lambda *_: None, lambda name, rank, descriptor, size: os.close(descriptor)))
+    for matter, gpus in (("memory can be shared", alone), ("shared memory can be read", group)):
+        found = agree(matter, partial(_reason_against, device, gpus))
         reason = next((f"GPU {rank}: {each}" for rank, each in enumerate(found) if each), "")
         if reason:
             return reason
     return ""
 
 
-def _reason_against(device: torch.device, sharing: Sharing) -> str:
+def _reason_against(device: torch.device, group: GpuGroup) -> str:
     def fill(part: Tensor, first: int) -> None:
-        part.fill_(sharing.rank + 1)
+        part.fill_(group.rank + 1)
 
     try:
-        pages = map_shares(memory_of(device), sharing, TRIAL, sharing.count * _GRANULE, fill)
+        pages = map_shares(memory_of(device), group, TRIAL, group.count * _GRANULE, fill)
         found = pages[_GRANULE - 1 :: _GRANULE].tolist()
     except (PenstockError, OSError, RuntimeError) as error:
         return str(error).splitlines()[0].rstrip(".")
-    expected = list(range(1, sharing.count + 1))
+    expected = list(range(1, group.count + 1))
     return "" if found == expected else f"numbers {expected} of the GPUs were read as {found}"
 
 
@@ -300,7 +299,7 @@ class CudaMemory:
             name = ctypes.c_char_p()
             self._driver.cuGetErrorName(answer, ctypes.byref(name))
             said = (name.value or b"error %d" % answer).decode()
-            code = "out-of-memory" if answer == _OUT_OF_MEMORY else "not-available"
+            code: Code = "out-of-memory" if answer == _OUT_OF_MEMORY else "not-available"
             raise PenstockError(f"{function} of the CUDA driver answers {said}", code=code)
 
 
@@ -308,7 +307,7 @@ class CudaMemory:
 def memory_of(device: torch.device) -> ShareMemory:
     """The memory of a device that processes can share."""
     if device.type != "cuda":
-        raise PenstockError(f"Memory of {device} is not shared by processes: use a GPU.", code="unsupported-combination")
+        raise PenstockError(f"Memory of {device} is not shared by GPUs: use cuda.", code="unsupported-combination")
     return CudaMemory(device)
 
 
@@ -317,8 +316,8 @@ def tensor_at(address: int, size: int, device: torch.device) -> Tensor:
 
     torch is told the device: at one range of addresses there may be memory of several.
     """
-    storage = torch._C._construct_storage_from_data_pointer(address, device, size)  # type: ignore[attr-defined]
+    storage = torch._C._construct_storage_from_data_pointer(address, device, size)
     return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
 
 
-_sharing: ContextVar[Sharing | None] = ContextVar("_sharing", default=None)
+_group: ContextVar[GpuGroup | None] = ContextVar("_group", default=None)

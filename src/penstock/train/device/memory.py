@@ -20,7 +20,7 @@ from penstock.sampling.device.hops import Weighed
 from penstock.sampling.device.streams import rest
 from penstock.sampling.entry import DrawOptions
 from penstock.store.device.copies import pinned_already
-from penstock.store.device.shards import current_sharing, share_bytes
+from penstock.store.device.shards import current_gpu_group, share_bytes
 from penstock.store.source import RowSource
 from penstock.trace.libraries import library_memory
 from penstock.train.batch_source import settings_of
@@ -442,8 +442,8 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
             )
         cache = 0
     row = max(1, sum(sizes) // max(rows, 1))
-    sharing = current_sharing()
-    gpus, held = (1, 0) if sharing is None else (sharing.count, sharing.held)
+    group = current_gpu_group()
+    gpus, held = (1, 0) if group is None else (group.count, group.held)
     return decide_residence(
         Sizes(
             topology,
@@ -479,8 +479,8 @@ def read_place(job: Job) -> Where:
     if wish not in ("auto", needed):
         whose = "on the host" if way.on_host else "in pinned memory"
         raise PenstockError(
-            f"placement keeps the features {job.placed.features}, but first_layer {job.first_layer} reads them {whose}: leave out"
-            " features.",
+            f"placement keeps the features {job.placed.features}, but first_layer {job.first_layer} reads them {whose}:"
+            " leave out features.",
             code="unsupported-combination",
         )
     if way.on_both and "gathered" in job.row_paths and job.feature_paths != "auto":

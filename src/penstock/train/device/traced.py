@@ -15,7 +15,7 @@ from penstock.plan.residence import Place
 from penstock.sampling.block import new_rows
 from penstock.sampling.device.block import HOST_LISTS, Room
 from penstock.sampling.device.sampler import DeviceSampler
-from penstock.store.device.shards import current_sharing, share_bytes
+from penstock.store.device.shards import current_gpu_group, share_bytes
 from penstock.trace.allocations import Allocations, traceable
 from penstock.trace.allocators import DevicePeak, device_peak
 from penstock.trace.kernel_rates import kernel_rates
@@ -74,7 +74,8 @@ class TracedMemory:
         """What is reserved beside topology and `features`: those are on the device as far as is known."""
         job = self._session.job
         if features is None:
-            features = "device" if job.placed.features in ("auto", "sharded") else job.placed.features
+            wish = job.placed.features
+            features = "device" if wish == "auto" or wish == "sharded" else wish
         on_host = room is None or job.sample_on == "host"
         topology: Place = "host" if on_host else "pinned" if job.placed.topology == "pinned" else "device"
         # Nothing that lies on the host can be captured: such a combination is not chosen, so its answer does not
@@ -112,11 +113,11 @@ class TracedMemory:
 
 def _with_share(peak: DevicePeak, session: Session) -> DevicePeak:
     """The peak where a GPU has a share of the features, of which the trace has seen all."""
-    sharing, graph, job = current_sharing(), session.graph, session.job
-    assert sharing is not None
+    group, graph, job = current_gpu_group(), session.graph, session.job
+    assert group is not None
     tables = [graph.nodes[name].fields[field] for name, field in session.inputs.fields.items()]
     sizes = [table.size * stored_type(job, table).itemsize for table in tables]
-    elsewhere = sum(sizes) - sum(share_bytes(size, sharing.count) for size in sizes)
+    elsewhere = sum(sizes) - sum(share_bytes(size, group.count) for size in sizes)
     parts = peak.categories | {FEATURES: peak.categories.get(FEATURES, 0) - elsewhere}
     return peak._replace(allocated=peak.allocated - elsewhere, reserved=peak.reserved - elsewhere, categories=parts)
 
