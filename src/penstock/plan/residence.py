@@ -49,11 +49,11 @@ class Sizes:
     read them randomly.
     """
     gpus: int = 1
-    """How many GPUs of the host may hold the features together, each a share: not all have room for all of them. 1: the
-    features are not shared.
-    """
+    """How many GPUs of the host may hold the features together, each a share."""
     share_bytes: int = 0
     """Bytes of a share of the features."""
+    all_fit: bool = True
+    """Whether the other GPUs have room for all features if this one has; else no GPU holds all of them."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,8 @@ def _place_features(sizes: Sizes, wanted: Wanted) -> FeaturePlace:
     if features != "auto":
         return features
     device_left, pinned_left = _room(sizes, wanted)
-    if sizes.gpus > 1 and sizes.share_bytes <= device_left:
+    fit = sizes.all_fit and sizes.feature_bytes <= device_left
+    if sizes.gpus > 1 and not fit and sizes.share_bytes <= device_left:
         return "sharded"
     return _first_with_room(sizes.feature_bytes, device_left, pinned_left)
 

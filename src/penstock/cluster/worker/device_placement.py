@@ -18,8 +18,7 @@ from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
-from penstock.plan.residence import Place, usable
-from penstock.sampling.device.block import Room
+from penstock.plan.residence import usable
 from penstock.sampling.device.sampler import DeviceSampler
 from penstock.store.device.copies import SharedMemory, pinned_once, to_device
 from penstock.store.device.shards import GpuGroup, reason_against_sharing, shared_by_gpus
@@ -43,7 +42,7 @@ from penstock.train.device.memory import (
 )
 from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
-from penstock.train.device.traced import TracedMemory
+from penstock.train.device.traced import SUMMED_BYTES, SharedTrace
 from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.run_context import device_peak
@@ -55,8 +54,6 @@ from penstock.wire.message import Message
 # worker that has the whole graph computes like a single GPU whose batches are the worker's shares, so that is traced.
 # One whose graph stays with the stores launches steps on batches that the host draws and gathers.
 
-_SUMMED_BYTES = 16
-"""Bytes for each parameter: its place in the row that workers sum, and copies of it and of two moments."""
 _EMBEDDINGS = "embeddings are at their owners, which serve only real steps"
 
 
@@ -69,7 +66,7 @@ class WorkerPrediction:
     def __init__(self, session: Session, shares: ShareOfSchedule, part: float, fresh: bool) -> None:
         self._session, self._shares, self._part, self._fresh = session, shares, part, fresh
         parameters = sum(each.numel() for each in session.learned.parameters())
-        self._parameters, self._summed = parameters, _SUMMED_BYTES * parameters if part < 1 else 0
+        self._parameters, self._summed = parameters, SUMMED_BYTES * parameters if part < 1 else 0
 
     def with_whole_graph(self, whole: Session, decide: Callable[[MemoryModel], PlacementDecision]) -> PlacementDecision:
         """The decision for a session that has the whole graph."""
@@ -90,12 +87,12 @@ class WorkerPrediction:
             step, ahead = self._tried(), job.transfer_depth + 1
             return loaded_working(step, None, 0, ahead, self._parameters, as_rows), TrialMemory.method, str(error)
 
-    def _traced(self, session: Session) -> "_SharedTrace":
+    def _traced(self, session: Session) -> "SharedTrace":
         if self._session.inputs.tables:
             raise UntraceableError(_EMBEDDINGS)
         alone = Schedule(session.task.items, self._shares.batch_size, session.job.draw_seed)
         # Without the graph a validation has one chunk at a time, which is less than a step.
-        return _SharedTrace(session, alone, self._shares, self._summed, validated=session is not self._session)
+        return SharedTrace(session, alone, self._shares, self._summed, validated=session is not self._session)
 
     def _tried(self) -> StepMemory:
         """The memory of a worker's share of a step, from trial steps."""
@@ -109,25 +106,6 @@ class WorkerPrediction:
                 step = tried_steps(session, row_type(session.job))
         whole = Load(*(round(self._part * amount) for amount in step.whole))
         return step._replace(fixed=step.fixed + self._summed, whole=whole)
-
-
-class _SharedTrace(TracedMemory):
-    """A trace of a single GPU, plus the row that workers sum and the copies to which a failed burst returns."""
-
-    def __init__(
-        self, session: Session, alone: Schedule, shares: ShareOfSchedule, summed: int, validated: bool
-    ) -> None:
-        super().__init__(session, alone, shares)
-        self._summed, self.validated = summed, validated
-
-    def working(
-        self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
-    ) -> Working:
-        found = super().working(room, captured, in_place, features, gathers)
-        return replace(found, bytes=found.bytes + self._summed, parts=found.parts | {"summed": self._summed})
-
-    def predicted(self, decision: PlacementDecision) -> int:
-        return super().predicted(decision) + self._summed
 
 
 # The rows of a partitioned graph that a worker reads most, cached on its GPU; all others are requested from their

@@ -36,7 +36,8 @@ class GpuShares:
         if self._member.setup.incarnation:
             asked = (self._ask(each, Message("shares-held", {"rank": self._rank})) for each in self._others())
             held = max((int(answer.body["bytes"]) for answer in asked if answer is not None), default=0)
-        return GpuGroup(self._world, self._rank, held, Peers(self._find, self._keep))
+        # Where all features fit all GPUs, there are no shares unless the job asks for them.
+        return GpuGroup(self._world, self._rank, held, False, Peers(self._find, self._keep))
 
     def agree(self, matter: str, find: Callable[[], str]) -> list[str]:
         """What all workers have found about a matter, by rank. Waits for all of them."""

@@ -54,6 +54,8 @@ class GpuGroup:
     rank: int = 0
     held: int = 0
     """Bytes of this GPU that others hold for this process already, which it does not need again."""
+    all_fit: bool = True
+    """Whether a GPU that has room for all features may hold them: all GPUs do alike."""
     peers: Peers | None = None
     """None where memory is only predicted."""
     _named: dict[str, int] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from penstock.sampling.device.hops import Weighed
 from penstock.sampling.device.streams import rest
 from penstock.sampling.entry import DrawOptions
 from penstock.store.device.copies import pinned_already
-from penstock.store.device.shards import current_gpu_group, share_bytes
+from penstock.store.device.shards import GpuGroup, current_gpu_group, share_bytes
 from penstock.store.source import RowSource
 from penstock.trace.libraries import library_memory
 from penstock.train.batch_source import settings_of
@@ -442,8 +442,7 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
             )
         cache = 0
     row = max(1, sum(sizes) // max(rows, 1))
-    group = current_gpu_group()
-    gpus, held = (1, 0) if group is None else (group.count, group.held)
+    group = current_gpu_group() or GpuGroup(1)
     return decide_residence(
         Sizes(
             topology,
@@ -451,12 +450,13 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
             row,
             rows,
             working.bytes,
-            free + held,
+            free + group.held,
             total,
             (available_mb() << 20) + pinned_already(),
             bounds,
-            gpus,
-            sum(share_bytes(size, gpus) for size in sizes),
+            group.count,
+            sum(share_bytes(size, group.count) for size in sizes),
+            group.all_fit,
         ),
         Wanted(
             "host" if drawn_on_host else wish.topology,

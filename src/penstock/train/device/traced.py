@@ -6,6 +6,7 @@ pools.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from penstock.pipeline.loader import Loaded
@@ -16,7 +17,7 @@ from penstock.sampling.block import new_rows
 from penstock.sampling.device.block import HOST_LISTS, Room
 from penstock.sampling.device.sampler import DeviceSampler
 from penstock.store.device.shards import current_gpu_group, share_bytes
-from penstock.trace.allocations import Allocations, traceable
+from penstock.trace.allocations import GRADIENTS, Allocations, traceable
 from penstock.trace.allocators import DevicePeak, device_peak
 from penstock.trace.kernel_rates import kernel_rates
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
@@ -120,6 +121,33 @@ def _with_share(peak: DevicePeak, session: Session) -> DevicePeak:
     elsewhere = sum(sizes) - sum(share_bytes(size, group.count) for size in sizes)
     parts = peak.categories | {FEATURES: peak.categories.get(FEATURES, 0) - elsewhere}
     return peak._replace(allocated=peak.allocated - elsewhere, reserved=peak.reserved - elsewhere, categories=parts)
+
+
+SUMMED_BYTES = 16
+"""Bytes for each parameter: its place in the row that workers sum, and copies of it and of two moments."""
+
+
+class SharedTrace(TracedMemory):
+    """A trace of one of several GPUs, plus the row that workers sum and the copies to which a failed burst returns."""
+
+    def __init__(
+        self, session: Session, alone: Schedule, shares: BatchPlan, summed: int, validated: bool = True
+    ) -> None:
+        super().__init__(session, alone, shares)
+        self._summed, self.validated = summed, validated
+
+    def working(
+        self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
+    ) -> Working:
+        found = super().working(room, captured, in_place, features, gathers)
+        return replace(found, bytes=found.bytes + self._summed, parts=found.parts | {"summed": self._summed})
+
+    def predicted(self, decision: PlacementDecision) -> int:
+        super().predicted(decision)
+        peak, summed = self.peak, self._summed
+        parts = peak.categories | ({GRADIENTS: peak.categories.get(GRADIENTS, 0) + summed} if summed else {})
+        self.peak = peak._replace(allocated=peak.allocated + summed, reserved=peak.reserved + summed, categories=parts)
+        return self.peak.allocated
 
 
 def traced_run(
