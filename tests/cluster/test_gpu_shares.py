@@ -2,6 +2,8 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,8 +12,12 @@ from wired import template_for, wired
 
 from host_shares import PAGE, shared_on_host
 from penstock.cluster.rendezvous import Rendezvous
+from penstock.cluster.worker.device_placement import _decided_together, check_for_gpus
 from penstock.cluster.worker.gpu_shares import GpuShares
-from penstock.store.device.shards import reason_against_sharing, shared_by_gpus, to_shares
+from penstock.plan import Residence
+from penstock.store.device.shards import current_gpu_group, reason_against_sharing, shared_by_gpus, to_shares
+from penstock.train.device.decision import PlacementDecision
+from penstock.train.job import make_job
 from penstock.wire.message import Message
 from refusals import refused
 
@@ -120,3 +126,77 @@ def test_only_workers_ask_for_shares(run):
             endpoint.channel("worker-0", "test").call(message)
     with refused("malformed-message rank"):
         members[1].endpoint.channel("worker-0", "test").call(Message("share", {"name": "x", "rank": "0"}))
+
+
+# What workers decide together.
+
+
+def deciding(run, features, fits, reason=""):
+    """What each of three workers decides: `fits` says of each where the features would lie alone, and shared."""
+    _, members = run
+    session = SimpleNamespace(
+        job=make_job({"graph": "g", "placement": {"features": features}}), inputs=SimpleNamespace(device=HOST)
+    )
+    uncut = SimpleNamespace(is_uncut=True)
+
+    def decide(rank):
+        group = current_gpu_group()
+        assert group is None or not group.all_fit
+        shared = group is not None and fits[rank][1]
+        place = "device" if shared or (group is None and fits[rank][0]) else "pinned"
+        return PlacementDecision(
+            Residence("device", place, 0, 0, 0, ["Why."], shared=shared), None, None, True, False, ["Why."]
+        )
+
+    def work(member):
+        rank = member.setup.task.rank
+        parts = SimpleNamespace(member=member, partition=uncut)
+        return _decided_together(session, parts, lambda: decide(rank))
+
+    with patch("penstock.cluster.worker.device_placement.reason_against_sharing", lambda *_: reason):
+        return at_once(members, work)
+
+
+@pytest.mark.parametrize("features", ["auto", "sharded"])
+def test_features_are_shared_if_that_is_asked_or_needed(run, features):
+    """One worker's GPU has room for all of them."""
+    for decision, group in deciding(run, features, [(True, True), (False, True), (False, True)]):
+        assert decision.residence.shared and group.count == 3 and current_gpu_group() is None
+
+
+def test_features_that_fit_every_gpu_are_not_shared(run):
+    for decision, group in deciding(run, "auto", [(True, True)] * 3):
+        assert not decision.residence.shared and decision.residence.features == "device" and group is None
+
+
+def test_a_gpu_without_room_for_its_share(run):
+    """Each worker then does what it would do alone, and says why."""
+    found = deciding(run, "auto", [(True, True), (False, True), (False, False)])
+    assert [decision.residence.features for decision, _ in found] == ["device", "pinned", "pinned"]
+    for decision, group in found:
+        assert group is None and not decision.residence.shared
+        assert decision.why[-1] == "The features are not sharded over the GPUs: GPU 2 has no room for its share."
+
+
+def test_gpus_that_cannot_read_each_other(run):
+    reason = "GPU 1: cuMemMap answers CUDA_ERROR_NOT_SUPPORTED"
+    for decision, group in deciding(run, "auto", [(False, True)] * 3, reason):
+        assert group is None and decision.why[-1].endswith(f"GPUs: {reason}.")
+    with refused("not-available sharded auto CUDA_ERROR_NOT_SUPPORTED"):
+        deciding(run, "sharded", [(False, True)] * 3, reason)
+
+
+@pytest.mark.parametrize("features", ["device", "pinned"])
+def test_nothing_is_agreed_on_where_the_place_is_given(run, features):
+    """Nor does a worker wait for the others."""
+    _, members = run
+    session = SimpleNamespace(job=make_job({"graph": "g", "placement": {"features": features}}))
+    parts = SimpleNamespace(member=members[0], partition=SimpleNamespace(is_uncut=True))
+    assert _decided_together(session, parts, lambda: features) == (features, None)
+
+
+def test_shares_are_of_graphs_that_are_not_cut():
+    asked = make_job({"graph": "g", "placement": {"features": "sharded"}})
+    check_for_gpus(asked, False, False, far=False, cut=False)
+    with refused("unsupported-combination gpus cut"):
+        check_for_gpus(asked, False, False, far=False, cut=True)

@@ -118,8 +118,9 @@ def _with_share(peak: DevicePeak, session: Session) -> DevicePeak:
     assert group is not None
     tables = [graph.nodes[name].fields[field] for name, field in session.inputs.fields.items()]
     sizes = [table.size * stored_type(job, table).itemsize for table in tables]
-    elsewhere = sum(sizes) - sum(share_bytes(size, group.count) for size in sizes)
-    parts = peak.categories | {FEATURES: peak.categories.get(FEATURES, 0) - elsewhere}
+    share = sum(share_bytes(size, group.count) for size in sizes)
+    elsewhere = peak.categories[FEATURES] - share
+    parts = peak.categories | {FEATURES: share}
     return peak._replace(allocated=peak.allocated - elsewhere, reserved=peak.reserved - elsewhere, categories=parts)
 
 

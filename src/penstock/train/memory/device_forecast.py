@@ -101,7 +101,8 @@ def _of_one_gpu(session: Session, alone: Schedule) -> tuple[BatchPlan, TracedMem
 
     shares = ShareOfSchedule(alone, share)
     summed = SUMMED_BYTES * sum(each.numel() for each in session.learned.parameters())
-    return shares, SharedTrace(session, alone, shares, summed)
+    as_if_alone = Schedule(alone.items, shares.batch_size, session.job.draw_seed)
+    return shares, SharedTrace(session, as_if_alone, shares, summed)
 
 
 def _staged(session: Session, decision: PlacementDecision) -> int:
