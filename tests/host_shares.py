@@ -3,10 +3,12 @@
 import ctypes
 import mmap
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from penstock.store.device.shards import tensor_at
+from penstock.store.device.shards import GpuGroup, Peers, tensor_at
 
 PAGE = mmap.PAGESIZE
 _NO_ACCESS, _FIXED, _NO_RESERVE = 0, 0x10, 0x4000
@@ -44,6 +46,37 @@ class HostMemory:
         address = _libc.mmap(*arguments, 0)
         assert address != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
         return address
+
+
+class Host:
+    """What processes of one host have offered each other."""
+
+    def __init__(self, count):
+        self.count, self.offered, self._changed = count, {}, threading.Condition()
+
+    def group(self, rank, again=False):
+        """As a process sees it; `again`: it was lost and started again."""
+
+        def find(name, owner):
+            with self._changed:
+                if owner == rank and not again:
+                    return None
+                if owner != rank:
+                    assert self._changed.wait_for(lambda: (name, owner) in self.offered, 20)
+                return self.offered.get((name, owner))
+
+        def keep(name, owner, descriptor, size):
+            assert os.fstat(descriptor).st_size == size
+            with self._changed:
+                self.offered.setdefault((name, owner), descriptor)
+                self._changed.notify_all()
+
+        return GpuGroup(self.count, rank, peers=Peers(find, keep))
+
+    def at_once(self, action):
+        """What an action gives for each process's group."""
+        with ThreadPoolExecutor(self.count) as threads:
+            return list(threads.map(lambda rank: action(self.group(rank)), range(self.count)))
 
 
 def shared_on_host(monkeypatch):

@@ -10,14 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_shares import HostMemory, shared_on_host
+from host_shares import Host, HostMemory, shared_on_host
 from penstock.errors import PenstockError
 from penstock.nn.device.gather import DeviceLists, gather
 from penstock.store.device import shards
 from penstock.store.device.copies import fill_part
 from penstock.store.device.shards import (
     GpuGroup,
-    Peers,
     own_bytes,
     reason_against_sharing,
     share_bytes,
@@ -29,37 +28,6 @@ from penstock.store.device.tables import ResidentTable
 from refusals import refused
 
 HOST = torch.device("cpu")
-
-
-class Host:
-    """What processes of one host have offered each other."""
-
-    def __init__(self, count):
-        self.count, self.offered, self._changed = count, {}, threading.Condition()
-
-    def group(self, rank, again=False):
-        """As a process sees it; `again`: it was lost and started again."""
-
-        def find(name, owner):
-            with self._changed:
-                if owner == rank and not again:
-                    return None
-                if owner != rank:
-                    assert self._changed.wait_for(lambda: (name, owner) in self.offered, 20)
-                return self.offered.get((name, owner))
-
-        def keep(name, owner, descriptor, size):
-            assert os.fstat(descriptor).st_size == size
-            with self._changed:
-                self.offered.setdefault((name, owner), descriptor)
-                self._changed.notify_all()
-
-        return GpuGroup(self.count, rank, peers=Peers(find, keep))
-
-    def at_once(self, action):
-        """What an action gives for each process's group."""
-        with ThreadPoolExecutor(self.count) as threads:
-            return list(threads.map(lambda rank: action(self.group(rank)), range(self.count)))
 
 
 @pytest.fixture
