@@ -75,6 +75,35 @@ def recorded_starts(then: Callable = id) -> Iterator[dict]:
         yield handles
 
 
+class OneGpuForAll:
+    """A launcher whose workers all find the first GPU, and whom NCCL takes for workers of different hosts.
+
+    Else it refuses two of them on one GPU. They are joined by sockets, as between machines.
+    """
+
+    def __init__(self, launcher):
+        self._launcher = launcher
+        self.interface = launcher.interface
+
+    def start(self, setup):
+        """Start a task."""
+        own = {"NCCL_HOSTID": setup.task.id, "CUDA_VISIBLE_DEVICES": "0,0,0,0"}
+        with patch.dict(os.environ, own):
+            return self._launcher.start(setup)
+
+    def close(self):
+        """Nothing more will be started."""
+        self._launcher.close()
+
+
+@contextmanager
+def one_gpu_for_all() -> Iterator[None]:
+    """Runs meanwhile have as many GPUs as they ask for, all of them the same."""
+    original = cluster_run.make_launcher
+    with patch.object(cluster_run, "make_launcher", lambda *given: OneGpuForAll(original(*given))):
+        yield
+
+
 def cluster_file(folder: Path, **fields) -> str:
     """A cluster file with these fields."""
     path = folder / f"cluster-{len(list(folder.glob('cluster-*.yaml')))}.yaml"

@@ -158,17 +158,17 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 )
 def test_jobs_that_want_the_graph_on_the_gpu(fields, served, learnable, said):
     with refused(said):
-        check_for_gpus(make_job({"graph": "g", **fields}), served, learnable, far=True)
+        check_for_gpus(make_job({"graph": "g", **fields}), served, learnable, far=True, cut=True)
 
 
 @pytest.mark.parametrize(
     "fields", [{}, {"placement": {"topology": "host"}}, {"compute_type": "float16"}, {"placement": {"cache_rows": 5}}]
 )
 def test_jobs_that_do_not(fields):
-    check_for_gpus(make_job({"graph": "g", **fields}), "compute_type" not in fields, False, far=True)
+    check_for_gpus(make_job({"graph": "g", **fields}), "compute_type" not in fields, False, far=True, cut=True)
 
 
 @pytest.mark.parametrize("rows", [None, 5])
 def test_pinned_memory_is_for_one_machine(rows):
     asked = {"features": "pinned", "topology": "pinned", "cache_rows": rows}
-    check_for_gpus(make_job({"graph": "g", "placement": asked}), False, False, far=False)
+    check_for_gpus(make_job({"graph": "g", "placement": asked}), False, False, far=False, cut=True)

@@ -48,6 +48,23 @@ def test_those_who_are_left_meet_a_last_time():
     assert answer.body == {"generation": 2, "source": 0, "step": 5, "last": True}
 
 
+def test_findings_are_of_all_and_the_first_of_each():
+    """Before any round; whoever comes back with another one learns what was decided by its first."""
+    meeting = Rendezvous(2)
+
+    def agree(sender, **finding):
+        return asked(meeting, "agree", sender, matter="m", **finding)
+
+    assert agree("worker-0").kind == agree("worker-0", finding="no").kind == agree("worker-1").kind == "wait"
+    assert agree("worker-0", finding="").kind == "wait"
+    assert agree("worker-1", finding="").body == {"findings": ["no", ""]}
+    meeting.rounds.lose(0)
+    assert agree("worker-0", finding="").body == agree("worker-0").body == {"findings": ["no", ""]}
+    assert asked(meeting, "agree", "worker-0", matter="another").kind == "wait"
+    with refused("not-permitted store-m0"):
+        agree("store-m0", finding="")
+
+
 def test_board_is_that_of_the_round():
     meeting = both_joined()
     value = np.arange(4, dtype=np.uint8)

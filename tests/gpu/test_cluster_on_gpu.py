@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,12 +23,12 @@ from cluster_runs import (
     in_parts,
     losses_of,
     machines,
+    one_gpu_for_all,
     recorded_starts,
     result_of,
     run_on,
 )
 from penstock import train
-from penstock.cluster import run
 from refusals import refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
 
@@ -44,35 +42,6 @@ LONG = {"device": "cuda", "epochs": 8, "checkpoint_steps": 3, "evaluate_every": 
 """Long enough for a worker to be missed."""
 ROUNDING = 1e-4
 """Losses of a few steps: sums of 32-bit numbers in another order."""
-
-
-class OneGpuForAll:
-    """A launcher whose workers all find the first GPU, and whom NCCL takes for workers of different hosts.
-
-    Else it refuses two of them on one GPU. They are joined by sockets, as between machines.
-    """
-
-    def __init__(self, launcher):
-        self._launcher = launcher
-        self.interface = launcher.interface
-
-    def start(self, setup):
-        """Start a task."""
-        own = {"NCCL_HOSTID": setup.task.id, "CUDA_VISIBLE_DEVICES": "0,0,0,0"}
-        with patch.dict(os.environ, own):
-            return self._launcher.start(setup)
-
-    def close(self):
-        """Nothing more will be started."""
-        self._launcher.close()
-
-
-@contextmanager
-def one_gpu_for_all() -> Iterator[None]:
-    """Runs meanwhile have as many GPUs as they ask for, all of them the same."""
-    original = run.make_launcher
-    with patch.object(run, "make_launcher", lambda *given: OneGpuForAll(original(*given))):
-        yield
 
 
 @pytest.fixture(scope="module")

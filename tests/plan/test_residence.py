@@ -19,6 +19,7 @@ PAPERS = Sizes(13_800_000_000, 28_400_000_000, 256, 111_000_000, 4 * GB, 140 * G
 def all_sizes(draw):
     rows = draw(st.integers(1, 10_000))
     row_bytes = draw(st.integers(1, 400))
+    gpus = draw(st.sampled_from((1, 1, 2, 8)))
     total = draw(st.integers(0, 6_000_000))
     return Sizes(
         draw(st.integers(0, 2_000_000)),
@@ -29,15 +30,20 @@ def all_sizes(draw):
         draw(st.integers(0, total)),
         total,
         draw(st.integers(0, 6_000_000)),
+        gpus=gpus,
+        share_bytes=-(-rows * row_bytes // gpus),
+        all_fit=draw(st.booleans()),
     )
 
 
 @st.composite
 def cases(draw):
     sizes = draw(all_sizes())
-    choices = st.sampled_from(("auto", *PLACES))
+    choices = ("auto", *PLACES)
+    of_features = (*choices, "sharded") if sizes.gpus > 1 else choices
     cache = draw(st.none() | st.integers(0, sizes.rows))
-    return sizes, Wanted(draw(choices), draw(choices), cache, draw(st.sampled_from((0.5, 0.9, 1.0))))
+    wishes = draw(st.sampled_from(choices)), draw(st.sampled_from(of_features))
+    return sizes, Wanted(*wishes, cache, draw(st.sampled_from((0.5, 0.9, 1.0))))
 
 
 @settings(max_examples=2 * settings.default.max_examples)
@@ -50,14 +56,16 @@ def test_what_is_chosen_fits_and_is_what_was_asked_for(case):
         return
     device = sizes.working_bytes + cache_bytes(sizes, chosen.cache_rows)
     pinned = 0
-    for place, size in ((chosen.topology, sizes.topology_bytes), (chosen.features, sizes.feature_bytes)):
+    features = sizes.share_bytes if chosen.shared else sizes.feature_bytes
+    for place, size in ((chosen.topology, sizes.topology_bytes), (chosen.features, features)):
         device += size if place == "device" else 0
         pinned += size if place == "pinned" else 0
     assert (chosen.device_bytes, chosen.pinned_bytes) == (device, pinned)
     assert device <= usable(sizes, wanted.share) <= sizes.device_free
     assert pinned <= pinnable(sizes) <= sizes.host_free
     assert wanted.topology in ("auto", chosen.topology)
-    assert wanted.features in ("auto", chosen.features)
+    assert wanted.features in ("auto", _place_of_features(chosen))
+    assert sizes.all_fit or sizes.gpus == 1 or _place_of_features(chosen) != "device" or wanted.features == "device"
     assert wanted.cache_rows in (None, chosen.cache_rows)
     assert chosen.features == "pinned" or chosen.cache_rows == 0
     assert len(chosen.why) == (3 if chosen.features == "pinned" else 2)
@@ -100,9 +108,37 @@ def test_more_memory_never_gives_a_worse_place(case, device_more, host_more):
         assert _rank(decide_residence(more, wanted)) >= _rank(before)
 
 
+def _place_of_features(chosen):
+    return "sharded" if chosen.shared else chosen.features
+
+
 def _rank(chosen):
     """The topology's place counts before the features', and theirs before the cache."""
-    return -PLACES.index(chosen.topology), -PLACES.index(chosen.features), chosen.cache_rows
+    of_features = ("device", "sharded", "pinned", "host").index(_place_of_features(chosen))
+    return -PLACES.index(chosen.topology), -of_features, chosen.cache_rows
+
+
+def test_gpus_that_hold_the_features_together():
+    """Where all have room for all of them none is shared, unless that is asked for; then what one has counts."""
+    four = replace(PAPERS, gpus=4, share_bytes=PAPERS.feature_bytes // 4, device_free=38 * GB, device_total=40 * GB)
+    shared = decide_residence(four, Wanted())
+    assert (shared.topology, shared.features, shared.shared) == ("device", "device", True)
+    assert shared.device_bytes == PAPERS.working_bytes + PAPERS.topology_bytes + PAPERS.feature_bytes // 4
+    assert shared.why[1] == (
+        "The features (28.4 GB) are on 4 GPUs, 7.1 GB on each, which read each other's memory: as not every GPU has"
+        " room for all of them."
+    )
+    large = replace(four, device_free=140 * GB, device_total=150 * GB)
+    assert not decide_residence(large, Wanted()).shared
+    assert decide_residence(replace(large, all_fit=False), Wanted()).shared
+    asked = decide_residence(large, Wanted(features="sharded"))
+    assert asked.shared and asked.why[1].endswith("as asked.")
+    small = replace(four, device_free=26 * GB)
+    assert decide_residence(small, Wanted()).features == "pinned"
+    with refused("out-of-memory share 7.1 pinned", NoRoomError):
+        decide_residence(small, Wanted(topology="device", features="sharded"))
+    with refused("unsupported-combination sharded gpus"):
+        decide_residence(PAPERS, Wanted(features="sharded"))
 
 
 def test_a_large_graph_on_devices_of_several_sizes():

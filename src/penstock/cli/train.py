@@ -155,6 +155,7 @@ def memory_command(
     device_memory: Annotated[
         str | None, typer.Option(help="Memory of the device, such as 80GB; that of the GPU here by default.")
     ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of one host that train together: what one takes.")] = 1,
     as_json: JsonOption = False,
     **fields: Any,
 ) -> None:
@@ -169,7 +170,7 @@ def memory_command(
     with shown_progress(as_json, "Predicting memory.") as progress:
         with importing(progress, "torch"):
             from penstock.api import memory_of_job
-        found, size = memory_of_job(chosen_job(job, fields), device_memory=size)
+        found, size = memory_of_job(chosen_job(job, fields), device_memory=size, gpus=gpus)
     if as_json:
         from penstock.train.memory.forecast import forecast_fields
 

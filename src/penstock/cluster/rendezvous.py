@@ -20,6 +20,7 @@ class Rendezvous:
 
     def __init__(self, world: int) -> None:
         self.rounds, self._barriers, self._values = Rounds(world), Barriers(world), RendezvousValues()
+        self._findings = Findings(world)
         self._rank = partial(worker_rank, world=world, what="join the rendezvous")
 
     def handlers(self) -> dict[str, Handler]:
@@ -30,6 +31,7 @@ class Rendezvous:
             "barrier": self._barrier,
             "write": self._write,
             "read": self._read,
+            "agree": self._agree,
         }
 
     def _join(self, message: Message, sender: str) -> Message:
@@ -61,6 +63,31 @@ class Rendezvous:
             return Message("over")
         found = self._values.read(generation, str(message.body["key"]))
         return Message("wait") if found is None else Message("found", arrays=(found,))
+
+    def _agree(self, message: Message, sender: str) -> Message:
+        finding = message.body.get("finding")
+        rank, matter = self._rank(sender), str(message.body["matter"])
+        found = self._findings.agree(matter, rank, None if finding is None else str(finding))
+        return Message("wait") if found is None else Message("agreed", {"findings": found})
+
+
+class Findings:
+    """What every worker has found about a matter before the first round, on which they decide alike.
+
+    The first finding of a worker counts: one that comes back follows what the others have decided with it.
+    """
+
+    def __init__(self, world: int) -> None:
+        self._world, self._lock = world, threading.Lock()
+        self._found: dict[str, dict[int, str]] = {}
+
+    def agree(self, matter: str, rank: int, finding: str | None) -> list[str] | None:
+        """All workers' findings, by rank, once all are known; `finding` is None for a worker that only asks."""
+        with self._lock:
+            found = self._found.setdefault(matter, {})
+            if finding is not None:
+                found.setdefault(rank, finding)
+            return [found[each] for each in range(self._world)] if len(found) == self._world else None
 
 
 class RendezvousValues:

@@ -1,9 +1,9 @@
 """Where topology and features are placed (`placement: auto`). Sizes are in bytes; nothing is allocated here.
 
 What training itself needs comes first, then what was asked for by name. Of the rest the topology comes first, as
-sampling from pinned memory is many small reads over the bus; then the features if all of them fit, else pinned memory
-with a cache of the most-read rows in what is left of the device; and if the host has no room to pin, the host reads its
-own copy.
+sampling from pinned memory is many small reads over the bus; then the features if all of them fit, else a share of them
+where the GPUs of a host can hold them together, else pinned memory with a cache of the most-read rows in what is left
+of the device; and if the host has no room to pin, the host reads its own copy.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,11 @@ from typing import Literal
 from penstock.errors import PenstockError
 
 Place = Literal["device", "pinned", "host"]
+FeaturePlace = Literal["device", "sharded", "pinned", "host"]
 Choice = Literal["auto", "device", "pinned", "host"]
 
 _PLACES: tuple[Place, ...] = ("device", "pinned", "host")
+_OF_FEATURES: tuple[FeaturePlace, ...] = ("device", "sharded", "pinned", "host")
 _SLOT_BYTES = 4
 """Bytes per row of the table for its cache slot on the device, whether cached or not."""
 _TALLY_BYTES = 16
@@ -46,6 +48,12 @@ class Sizes:
     """Bytes of the list offsets: they are on the device even where the lists are pinned, as draws
     read them randomly.
     """
+    gpus: int = 1
+    """How many GPUs of the host may hold the features together, each a share."""
+    share_bytes: int = 0
+    """Bytes of a share of the features."""
+    all_fit: bool = True
+    """Whether the other GPUs have room for all features if this one has; else no GPU holds all of them."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Wanted:
     """The placement that was asked for; `auto` (or None) leaves the choice to Penstock."""
 
     topology: Choice = "auto"
-    features: Choice = "auto"
+    features: Choice | Literal["sharded"] = "auto"
     cache_rows: int | None = None
     share: float = 0.9
     """The share of the device's memory that may be in use at the end, by this and other processes."""
@@ -69,6 +77,8 @@ class Residence:
     device_bytes: int
     pinned_bytes: int
     why: list[str]
+    shared: bool = False
+    """Whether the features on the device are a share, and the others are on the other GPUs of the host."""
 
 
 class NoRoomError(PenstockError):
@@ -96,6 +106,8 @@ def decide_residence(sizes: Sizes, wanted: Wanted) -> Residence:
         _why_features(sizes, wanted, topology, features),
         *_why_cache(sizes, wanted, features, cache),
     ]
+    if features == "sharded":
+        return Residence(topology, "device", cache, device, pinned, why, shared=True)
     return Residence(topology, features, cache, device, pinned, why)
 
 
@@ -120,10 +132,16 @@ def _check(sizes: Sizes, wanted: Wanted) -> None:
             f"The share of device memory to use is {wanted.share}: give more than 0, at most 1.",
             code="value-out-of-range",
         )
-    for name, value in (("topology", wanted.topology), ("features", wanted.features)):
-        if value not in ("auto", *_PLACES):
+    if wanted.features == "sharded" and sizes.gpus == 1:
+        raise PenstockError(
+            "The features cannot be sharded over one GPU: train with gpus of 2 or more, or set features to auto.",
+            code="unsupported-combination",
+        )
+    for name, value, places in (("topology", wanted.topology, _PLACES), ("features", wanted.features, _OF_FEATURES)):
+        if value not in ("auto", *places):
             raise PenstockError(
-                f"{name} cannot be placed on {value!r}: choose auto, device, pinned or host.", code="unknown-name"
+                f"{name} cannot be placed on {value!r}: choose auto, {', '.join(places[:-1])} or {places[-1]}.",
+                code="unknown-name",
             )
     if wanted.cache_rows is not None and not 0 <= wanted.cache_rows <= sizes.rows:
         raise PenstockError(
@@ -135,7 +153,7 @@ def _check(sizes: Sizes, wanted: Wanted) -> None:
 # What was asked for by name, and whether it fits.
 
 
-def _asked_features(wanted: Wanted) -> Choice:
+def _asked_features(wanted: Wanted) -> Choice | Literal["sharded"]:
     """The place of features; a requested cache implies a pinned table."""
     return "pinned" if wanted.features == "auto" and wanted.cache_rows else wanted.features
 
@@ -145,6 +163,7 @@ def _needs(sizes: Sizes, wanted: Wanted) -> tuple[int, int]:
     features = _asked_features(wanted)
     device = sizes.working_bytes + cache_bytes(sizes, wanted.cache_rows or 0)
     device += sizes.topology_bytes * (wanted.topology == "device") + sizes.feature_bytes * (features == "device")
+    device += sizes.share_bytes * (features == "sharded")
     pinned = sizes.feature_bytes * (features == "pinned")
     if wanted.topology == "pinned":
         device, pinned = device + sizes.bounds_bytes, pinned + sizes.topology_bytes - sizes.bounds_bytes
@@ -160,7 +179,7 @@ def _room(sizes: Sizes, wanted: Wanted) -> tuple[int, int]:
 def _problem(sizes: Sizes, wanted: Wanted) -> str | None:
     """Why the named choices are not possible, as the beginning of a sentence; None where they are."""
     device_left, pinned_left = _room(sizes, wanted)
-    if wanted.cache_rows and wanted.features in ("device", "host"):
+    if wanted.cache_rows and wanted.features in ("device", "sharded", "host"):
         return (
             f"cache_rows is {wanted.cache_rows:,}, but only features in pinned memory have a cache and these are to be "
             f"{_AT[wanted.features]}"
@@ -199,8 +218,8 @@ def _refusal(sizes: Sizes, wanted: Wanted, problem: str) -> NoRoomError:
 
 def _changes(sizes: Sizes, wanted: Wanted) -> Iterator[tuple[str, str, Wanted]]:
     """Settings with one field changed (which, to what), in the order in which they are worth trying; not all fit."""
-    for place in _PLACES:
-        if wanted.features not in ("auto", place):
+    for place in _OF_FEATURES:
+        if wanted.features not in ("auto", place) and (place != "sharded" or sizes.gpus > 1):
             yield "features", place, replace(wanted, features=place)
     if wanted.cache_rows:
         without = replace(wanted, cache_rows=0)
@@ -226,11 +245,15 @@ def _place_topology(sizes: Sizes, wanted: Wanted) -> Place:
     return _first_with_room(sizes.topology_bytes, device_left, pinned_left)
 
 
-def _place_features(sizes: Sizes, wanted: Wanted) -> Place:
+def _place_features(sizes: Sizes, wanted: Wanted) -> FeaturePlace:
     features = _asked_features(wanted)
     if features != "auto":
         return features
-    return _first_with_room(sizes.feature_bytes, *_room(sizes, wanted))
+    device_left, pinned_left = _room(sizes, wanted)
+    fit = sizes.all_fit and sizes.feature_bytes <= device_left
+    if sizes.gpus > 1 and not fit and sizes.share_bytes <= device_left:
+        return "sharded"
+    return _first_with_room(sizes.feature_bytes, device_left, pinned_left)
 
 
 def _first_with_room(size: int, device_left: int, pinned_left: int) -> Place:
@@ -270,8 +293,14 @@ def _why_topology(sizes: Sizes, wanted: Wanted, topology: Place) -> str:
     )
 
 
-def _why_features(sizes: Sizes, wanted: Wanted, topology: Place, features: Place) -> str:
+def _why_features(sizes: Sizes, wanted: Wanted, topology: Place, features: FeaturePlace) -> str:
     size = _size(sizes.feature_bytes)
+    if features == "sharded":
+        because = "as asked" if wanted.features == "sharded" else "as not every GPU has room for all of them"
+        return (
+            f"The features ({size}) are on {sizes.gpus} GPUs, {_size(sizes.share_bytes)} on each, which read each"
+            f" other's memory: {because}."
+        )
     if wanted.features != "auto":
         return f"The features ({size}) are {_AT[features]}, as asked."
     if wanted.cache_rows:
@@ -288,7 +317,7 @@ def _why_features(sizes: Sizes, wanted: Wanted, topology: Place, features: Place
     return f"The features ({size}) stay on the host: {exceed}, and only {_size(pinned_left)} can be pinned."
 
 
-def _why_cache(sizes: Sizes, wanted: Wanted, features: Place, cache: int) -> Iterator[str]:
+def _why_cache(sizes: Sizes, wanted: Wanted, features: FeaturePlace, cache: int) -> Iterator[str]:
     if features != "pinned":
         return
     if wanted.cache_rows is not None:
@@ -302,7 +331,12 @@ def _why_cache(sizes: Sizes, wanted: Wanted, features: Place, cache: int) -> Ite
         yield "There is no cache on the device: what is left there is too little to be worth it."
 
 
-_AT = {"device": "on the device", "pinned": "in pinned host memory", "host": "on the host"}
+_AT = {
+    "device": "on the device",
+    "sharded": "on several GPUs",
+    "pinned": "in pinned host memory",
+    "host": "on the host",
+}
 
 
 def _listed(sizes: Sizes, wanted: Wanted, place: Place) -> str:
@@ -314,6 +348,8 @@ def _listed(sizes: Sizes, wanted: Wanted, place: Place) -> str:
         parts.append(f"the topology ({_size(sizes.topology_bytes)})")
     if _asked_features(wanted) == place:
         parts.append(f"the features ({_size(sizes.feature_bytes)})")
+    if place == "device" and wanted.features == "sharded":
+        parts.append(f"a share of the features ({_size(sizes.share_bytes)})")
     if place == "device" and wanted.cache_rows:
         parts.append(f"a cache of {wanted.cache_rows:,} rows ({_size(cache_bytes(sizes, wanted.cache_rows))})")
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -135,7 +135,7 @@ class Placement(StrictDocument):
     """Where each part of the graph lies while a device trains."""
 
     topology: Where = Field("auto", description="the neighbour lists")
-    features: Where = Field("auto", description="the vertices' features")
+    features: Where | Literal["sharded"] = Field("auto", description="the vertices' features")
     cache_rows: int | None = Field(None, ge=0, description="rows of pinned features kept on the device too")
     cache_by: Literal["degree", "counts"] = Field("counts", description="what makes a row hot")
 

@@ -1,14 +1,18 @@
 """What is put where, and that training from there is training: with a device's memory made up, kernels interpreted."""
 
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
 from device_steps import weights
+from host_shares import Host, shared_on_host
 from interpreted_kernels import device_with_free_memory
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
+from penstock.store.device.shards import shared_by_gpus, to_shares
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
 from penstock.train.job import make_job
@@ -78,6 +82,34 @@ def plain(graph, **fields):
 def assert_close(a, b):
     for name, values in a.items():
         torch.testing.assert_close(values, b[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("capture", [True, False])
+@pytest.mark.parametrize("width", [4, 40])
+def test_features_that_two_share_are_read_as_those_of_one(device_memory, monkeypatch, capture, width):
+    """To the bit, in the table and as copied rows; the other process is a thread."""
+    shared_on_host(monkeypatch)
+    graph = community_graph(120)
+    (nodes,) = graph.nodes.values()
+    nodes.fields["x"] = np.random.default_rng(0).normal(size=(120, width)).astype(np.float32)
+    host = Host(2)
+    found = []
+
+    def hold_the_other_share():
+        with shared_by_gpus(host.group(1)):
+            to_shares(nodes.x, torch.device("cpu"))
+
+    for features in ("device", "sharded"):
+        with ThreadPoolExecutor(1) as other, shared_by_gpus(host.group(0)):
+            held = other.submit(hold_the_other_share) if features == "sharded" else None
+            session = placed_session(graph, placement={"features": features}, capture=capture)
+            if held is not None:
+                held.result(30)
+        facts = session.execution.placed.facts()
+        assert facts["features"] == features and session.execution.placed.is_captured == capture
+        found.append(trained(session))
+    left, right = found
+    assert all(torch.equal(values, right[name]) for name, values in left.items())
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch import nn
 import penstock as ps
 from in_process import command
 from knowledge_graph import TRIPLES, family_graph
+from penstock.api import memory_of_job
 from penstock.formatting import parsed_bytes
 from penstock.pipeline.schedule import START, Schedule
 from penstock.sampling.sampler_table import SAMPLERS
@@ -310,6 +311,44 @@ def test_a_whole_graph_that_is_too_large_is_refused_with_what_would_fit():
     for remedy in error.value.remedies:
         changed = make_job({**fields, **remedy.fields})
         assert fitting_forecast(changed, graph, device="cuda", device_memory=memory).device_bytes == remedy.device_bytes
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_one_of_several_gpus_has_a_share_of_the_features(capture):
+    """And of every batch; as much of the features is missing as the others hold."""
+    graph = community_graph(2000)
+    (nodes,) = graph.nodes.values()
+    nodes.fields["x"] = np.zeros((2000, 2080), np.float32)
+    fields = {**SMALL, "batch_size": 512, "device": "cuda", "capture": capture}
+    whole = ps.memory(graph, "sage", **fields)
+    of_four = ps.memory(graph, "sage", gpus=4, **fields)
+    shared = ps.memory(graph, "sage", gpus=4, **fields, placement={"features": "sharded"})
+    # torch's allocator leaves no rest of less than a megabyte.
+    assert whole.categories["features"] == of_four.categories["features"] == 16 * MB > nodes.x.nbytes
+    assert shared.categories["features"] == 4 * MB
+    assert of_four.device_allocated - shared.device_allocated == 12 * MB
+    assert of_four.device_allocated < whole.device_allocated and isinstance(of_four.run, str)
+
+
+def test_features_that_do_not_fit_are_shared_without_being_asked():
+    graph = community_graph(2000)
+    (nodes,) = graph.nodes.values()
+    nodes.fields["x"] = np.zeros((2000, 2080), np.float32)
+    job = make_job({**SMALL, "model": "sage", "batch_size": 512, "device": "cuda"})
+    whole, _ = memory_of_job(job, graph, gpus=4)
+    room = whole.context + round((whole.device_reserved - 5 * MB) / job.device_share)
+    found, _ = memory_of_job(job, graph, device_memory=room, gpus=4)
+    assert found.categories["features"] == 4 * MB and any("on 4 GPUs" in sentence for sentence in found.why)
+    assert found.device_bytes < whole.device_bytes
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"sampler": "whole", "layers": 2}, {"sampler": "ladies", "fanouts": [40, 20]}, {"task": "link-prediction"}],
+)
+def test_what_is_not_predicted_for_several_gpus(fields):
+    with refused("unsupported-combination gpus"):
+        ps.memory(community_graph(300), gpus=2, device="cuda", **fields)
 
 
 def test_the_api_and_the_command_say_the_same(tmp_path, monkeypatch, capsys):

@@ -12,15 +12,16 @@ import torch
 from penstock.cluster.member import Member
 from penstock.cluster.worker.batch_source import read_counts
 from penstock.cluster.worker.cut_graph import CutGraph, PartedColumn, Parts, gathered_graph, list_bytes
+from penstock.cluster.worker.gpu_shares import GpuShares
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
-from penstock.plan.residence import Place, usable
-from penstock.sampling.device.block import Room
+from penstock.plan.residence import usable
 from penstock.sampling.device.sampler import DeviceSampler
 from penstock.store.device.copies import SharedMemory, pinned_once, to_device
+from penstock.store.device.shards import GpuGroup, reason_against_sharing, shared_by_gpus
 from penstock.store.device.tables import ResidentTable
 from penstock.store.rows import by_counts
 from penstock.store.source import CachedSource, RowSource, cached_source
@@ -35,12 +36,13 @@ from penstock.train.device.memory import (
     TrialMemory,
     Working,
     loaded_working,
+    read_place,
     row_type,
     tried_steps,
 )
 from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
-from penstock.train.device.traced import TracedMemory
+from penstock.train.device.traced import SUMMED_BYTES, SharedTrace
 from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.run_context import device_peak
@@ -52,8 +54,6 @@ from penstock.wire.message import Message
 # worker that has the whole graph computes like a single GPU whose batches are the worker's shares, so that is traced.
 # One whose graph stays with the stores launches steps on batches that the host draws and gathers.
 
-_SUMMED_BYTES = 16
-"""Bytes for each parameter: its place in the row that workers sum, and copies of it and of two moments."""
 _EMBEDDINGS = "embeddings are at their owners, which serve only real steps"
 
 
@@ -66,7 +66,7 @@ class WorkerPrediction:
     def __init__(self, session: Session, shares: ShareOfSchedule, part: float, fresh: bool) -> None:
         self._session, self._shares, self._part, self._fresh = session, shares, part, fresh
         parameters = sum(each.numel() for each in session.learned.parameters())
-        self._parameters, self._summed = parameters, _SUMMED_BYTES * parameters if part < 1 else 0
+        self._parameters, self._summed = parameters, SUMMED_BYTES * parameters if part < 1 else 0
 
     def with_whole_graph(self, whole: Session, decide: Callable[[MemoryModel], PlacementDecision]) -> PlacementDecision:
         """The decision for a session that has the whole graph."""
@@ -87,12 +87,12 @@ class WorkerPrediction:
             step, ahead = self._tried(), job.transfer_depth + 1
             return loaded_working(step, None, 0, ahead, self._parameters, as_rows), TrialMemory.method, str(error)
 
-    def _traced(self, session: Session) -> "_SharedTrace":
+    def _traced(self, session: Session) -> "SharedTrace":
         if self._session.inputs.tables:
             raise UntraceableError(_EMBEDDINGS)
         alone = Schedule(session.task.items, self._shares.batch_size, session.job.draw_seed)
         # Without the graph a validation has one chunk at a time, which is less than a step.
-        return _SharedTrace(session, alone, self._shares, self._summed, validated=session is not self._session)
+        return SharedTrace(session, alone, self._shares, self._summed, validated=session is not self._session)
 
     def _tried(self) -> StepMemory:
         """The memory of a worker's share of a step, from trial steps."""
@@ -106,25 +106,6 @@ class WorkerPrediction:
                 step = tried_steps(session, row_type(session.job))
         whole = Load(*(round(self._part * amount) for amount in step.whole))
         return step._replace(fixed=step.fixed + self._summed, whole=whole)
-
-
-class _SharedTrace(TracedMemory):
-    """A trace of a single GPU, plus the row that workers sum and the copies to which a failed burst returns."""
-
-    def __init__(
-        self, session: Session, alone: Schedule, shares: ShareOfSchedule, summed: int, validated: bool
-    ) -> None:
-        super().__init__(session, alone, shares)
-        self._summed, self.validated = summed, validated
-
-    def working(
-        self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
-    ) -> Working:
-        found = super().working(room, captured, in_place, features, gathers)
-        return replace(found, bytes=found.bytes + self._summed, parts=found.parts | {"summed": self._summed})
-
-    def predicted(self, decision: PlacementDecision) -> int:
-        return super().predicted(decision) + self._summed
 
 
 # The rows of a partitioned graph that a worker reads most, cached on its GPU; all others are requested from their
@@ -183,14 +164,20 @@ def is_far(parts: Parts) -> bool:
     return len(parts.owned) < parts.partition.parts
 
 
-def check_for_gpus(job: Job, served: bool, learnable: bool, far: bool) -> None:
+def check_for_gpus(job: Job, served: bool, learnable: bool, far: bool, cut: bool) -> None:
     """Refuse options that a GPU supports only on a single machine; `learnable`: embeddings are at their owners; `far`:
-    parts are on other machines.
+    parts are on other machines; `cut`: the graph is in parts.
     """
     wish = job.placed
     if job.sample_on == "hybrid":
         raise PenstockError(
             "sample_on hybrid is for one machine: on several machines use auto, device or host.",
+            code="unsupported-combination",
+        )
+    if wish.features == "sharded" and cut:
+        raise PenstockError(
+            "Features are sharded over the GPUs of one host whose graph is not cut: train with gpus, or with a cluster"
+            " of one machine whose method is none.",
             code="unsupported-combination",
         )
     if far and "pinned" in (wish.topology, wish.features):
@@ -201,7 +188,7 @@ def check_for_gpus(job: Job, served: bool, learnable: bool, far: bool) -> None:
         )
     if (
         wish.cache_rows
-        and wish.features != "pinned"
+        and wish.features not in ("pinned", "sharded")
         and ("device" in (wish.topology, wish.features) or wish.cache_by != "counts")
     ):
         raise PenstockError(
@@ -250,7 +237,7 @@ def _is_asked_for(job: Job) -> bool:
     """Whether a job asks for something that needs the graph on the GPU."""
     wish = job.placed
     places = {wish.topology, wish.features, job.sample_on}
-    return not places.isdisjoint({"device", "pinned"}) or job.feature_type != "stored"
+    return not places.isdisjoint({"device", "sharded", "pinned"}) or job.feature_type != "stored"
 
 
 def against_whole_graph(session: Session, parts: Parts) -> list[str]:
@@ -260,7 +247,7 @@ def against_whole_graph(session: Session, parts: Parts) -> list[str]:
     reasons = reasons_against(SHARED_DEVICE_SAMPLING, demands_of(session))
     if job.sample_on == "host" or "host" in (wish.topology, wish.features):
         reasons.append("the job keeps it on the host")
-    if wish.cache_rows and wish.features != "pinned":
+    if wish.cache_rows and wish.features not in ("pinned", "sharded"):
         reasons.append("the job asks for a cache of rows")
     if session.inputs.tables:
         reasons.append("embeddings are at their owners")
@@ -288,12 +275,17 @@ def _with_whole_graph(
     they do not fit.
     """
     whole = replace(session, graph=gathered_graph(parts, _cut_graph(session), session.inputs.fields))
+
+    def decided() -> PlacementDecision:
+        return prediction.with_whole_graph(whole, lambda memory: decide(whole, shares, memory))
+
     with pinned_once(None if is_far(parts) else _memory_of_machine(parts.member)):
-        decision = prediction.with_whole_graph(whole, lambda memory: decide(whole, shares, memory))
+        decision, group = _decided_together(whole, parts, decided)
         places = {decision.residence.topology, decision.residence.features}
         if "host" in places or (is_far(parts) and "pinned" in places):
             return None
-        placed = place_as_decided(whole, decision, shares)
+        with shared_by_gpus(group):
+            placed = place_as_decided(whole, decision, shares)
     node_type = getattr(session.task, "node_type", "node")
     sampler = DeviceSampler(placed.topology, placed.program, placed.device, node_type, placed.totals, room=placed.room)
 
@@ -304,6 +296,47 @@ def _with_whole_graph(
     # Inference among workers uses the partitioned graph's numbers, which these tables do not have: it keeps its own
     # sources.
     return bring_batches(session, placed)
+
+
+def _decided_together(
+    whole: Session, parts: Parts, decide_here: Callable[[], PlacementDecision]
+) -> tuple[PlacementDecision, GpuGroup | None]:
+    """The decision, and the GPUs that hold the features together if the workers of one host agree on that: because the
+    job asks for it, or because not every GPU has room for all features and each has room for a share.
+    """
+    member, job = parts.member, whole.job
+    asked = job.placed.features == "sharded"
+    is_open = read_place(job) == "auto" and not job.placed.cache_rows
+    if not parts.partition.is_uncut or member.setup.layout.world == 1 or not (asked or is_open):
+        return decide_here(), None
+    others = GpuShares(member)
+    group = others.group()
+
+    def decide_shared() -> PlacementDecision:
+        with shared_by_gpus(group):
+            return decide_here()
+
+    if group.held:
+        # It was decided before this worker was lost.
+        return decide_shared(), group
+    if asked:
+        if reason := reason_against_sharing(whole.inputs.device, group, others.agree):
+            raise PenstockError(
+                f"The features cannot be sharded over the GPUs of this host ({reason}): set features to auto.",
+                code="not-available",
+            )
+        return decide_shared(), group
+    alone = decide_here()
+    if not any(others.agree("features fit", lambda: "" if alone.residence.features == "device" else "no")):
+        return alone, None
+    reason = reason_against_sharing(whole.inputs.device, group, others.agree)
+    if not reason:
+        shared = decide_shared()
+        found = others.agree("shares fit", lambda: "" if shared.residence.shared else "no room for its share")
+        if not any(found):
+            return shared, group
+        reason = next(f"GPU {rank} has {each}" for rank, each in enumerate(found) if each)
+    return replace(alone, why=[*alone.why, f"The features are not sharded over the GPUs: {reason}."]), None
 
 
 def _memory_of_machine(member: Member) -> SharedMemory:

@@ -132,7 +132,8 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
         # Triton is imported where there is a device for it.
         from penstock.cluster.worker.device_placement import check_for_gpus, is_far, place_on_worker
 
-        check_for_gpus(job, setup.cluster.reduce == "servers", bool(inputs.tables), is_far(parts))
+        served, cut = setup.cluster.reduce == "servers", not parts.partition.is_uncut
+        check_for_gpus(job, served, bool(inputs.tables), is_far(parts), cut)
         placed = place_on_worker(session, parts, group.share, split.part, fresh)
     session.execution = choose_execution(session, placed, group)
     if setup.cluster.remote_cache_mb:

@@ -110,10 +110,27 @@ def to_device(
         return placed
     with progress.step(f"placing {what} on the device", array.nbytes, "bytes"):
         if device.type == "cuda":
-            _through_staging(source, placed, chunk_bytes, progress)
+            _through_staging(source, placed.view(-1), 0, chunk_bytes, progress)
         else:
             _straight(source, placed, chunk_bytes, progress)
     return placed
+
+
+def placed_type(array: Array, dtype: torch.dtype | None, what: str = "features") -> torch.dtype:
+    """The type of a placed array: `dtype` where given, which must be able to hold its numbers."""
+    return _Source(array, dtype, what).dtype
+
+
+def fill_part(
+    array: Array,
+    part: Tensor,
+    first: int,
+    what: str = "features",
+    progress: Progress = SILENT,
+    chunk_bytes: int = _CHUNK_BYTES,
+) -> None:
+    """Copy the array's numbers from the one numbered `first` on, counted row by row, into `part`, as many as it has."""
+    _through_staging(_Source(array, part.dtype, what), part, first, chunk_bytes, progress)
 
 
 def to_pinned(
@@ -285,17 +302,24 @@ def _straight(
         progress.advance((stop - start) * source.row_bytes)
 
 
-def _through_staging(source: _Source, placed: Tensor, chunk_bytes: int, progress: Progress) -> None:
-    rows = min(source.chunk_rows(chunk_bytes), max(1, len(placed)))
-    buffers = [torch.empty((rows, *placed.shape[1:]), dtype=placed.dtype, pin_memory=True) for _ in range(2)]
-    copied = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
-    for number, (start, stop) in enumerate(ranges(len(placed), rows)):
-        buffer, done = buffers[number % 2][: stop - start], copied[number % 2]
-        # An event that was never recorded counts as reached.
-        done.synchronize()
-        source.read(start, stop, buffer)
-        placed[start:stop].copy_(buffer, non_blocking=True)
-        done.record(torch.cuda.current_stream(placed.device))
+def _through_staging(source: _Source, placed: Tensor, first: int, chunk_bytes: int, progress: Progress) -> None:
+    """Copy numbers of the array from `first` on into `placed`, which is flat: by whole rows, the ends cut off."""
+    width = max(1, source.array.size // max(1, len(source.array)))
+    last, row = first + len(placed), first // width
+    rows = min(source.chunk_rows(chunk_bytes), max(1, len(source.array)))
+    on_gpu, shape = placed.device.type == "cuda", (rows, *source.array.shape[1:])
+    buffers = [torch.empty(shape, dtype=placed.dtype, pin_memory=on_gpu) for _ in range(1 + on_gpu)]
+    copied = [torch.cuda.Event() for _ in buffers] if on_gpu else []  # type: ignore[no-untyped-call]
+    for number, (start, stop) in enumerate(ranges(-(-last // width) - row, rows)):
+        buffer, begin = buffers[number % len(buffers)][: stop - start], (row + start) * width
+        if copied:
+            # An event that was never recorded counts as reached.
+            copied[number % 2].synchronize()
+        source.read(row + start, row + stop, buffer)
+        low, high = max(first, begin), min(last, (row + stop) * width)
+        placed[low - first : high - first].copy_(buffer.view(-1)[low - begin : high - begin], non_blocking=True)
+        if copied:
+            copied[number % 2].record(torch.cuda.current_stream(placed.device))
         progress.advance((stop - start) * source.row_bytes)
     for done in copied:
         done.synchronize()

@@ -240,6 +240,18 @@ class MemoryRequest(StoreRequest):
     bytes: Annotated[int, Field(ge=1)]
 
 
+class RankRequest(StoreRequest):
+    """Something about a worker's shares of tables."""
+
+    rank: Count
+
+
+class ShareRequest(RankRequest):
+    """A worker's share of a table that lies in the memories of several GPUs."""
+
+    name: str
+
+
 class Pull(FieldRequest):
     """Rows of a field, by their numbers in the part."""
 

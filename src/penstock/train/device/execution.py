@@ -79,7 +79,7 @@ class DeviceExecution(LoadedExecution):
         peak = 0.0 if self._session.device_peak is None else self._session.device_peak.read()
         return {
             "placement": self.placed.facts(),
-            "device_peak_mb": round(peak / _MB, 1),
+            "device_peak_mb": round((peak + self.placed.shared_bytes) / _MB, 1),
             "device_predicted_mb": round(self.placed.predicted_bytes / _MB, 1),
             **self.placed.path_facts(),
             **self.group_facts(),

@@ -20,6 +20,7 @@ from penstock.sampling.device.hops import Weighed
 from penstock.sampling.device.streams import rest
 from penstock.sampling.entry import DrawOptions
 from penstock.store.device.copies import pinned_already
+from penstock.store.device.shards import GpuGroup, current_gpu_group, share_bytes
 from penstock.store.source import RowSource
 from penstock.trace.libraries import library_memory
 from penstock.train.batch_source import settings_of
@@ -441,6 +442,7 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
             )
         cache = 0
     row = max(1, sum(sizes) // max(rows, 1))
+    group = current_gpu_group() or GpuGroup(1)
     return decide_residence(
         Sizes(
             topology,
@@ -448,26 +450,37 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
             row,
             rows,
             working.bytes,
-            free,
+            free + group.held,
             total,
             (available_mb() << 20) + pinned_already(),
             bounds,
+            group.count,
+            sum(share_bytes(size, group.count) for size in sizes),
+            group.all_fit,
         ),
-        Wanted("host" if drawn_on_host else wish.topology, features, cache, job.device_share),
+        Wanted(
+            "host" if drawn_on_host else wish.topology,
+            "sharded" if wish.features == "sharded" else features,
+            cache,
+            job.device_share,
+        ),
     )
 
 
 def read_place(job: Job) -> Where:
-    """Where features must lie for a job's first layer; refuses a place that the user named and that it cannot read."""
-    wish, way = job.placed.features, WAYS[job.first_layer]
+    """Where features must lie for a job's first layer; refuses a place that the user named and that it cannot read.
+
+    Features that are sharded over several GPUs are read as those on the device.
+    """
+    wish, way = "device" if job.placed.features == "sharded" else job.placed.features, WAYS[job.first_layer]
     # The host can read pinned memory as well.
     on_host: Where = "pinned" if wish == "pinned" else "host"
     needed: Where = on_host if way.on_host else "pinned" if way.on_both else wish
     if wish not in ("auto", needed):
         whose = "on the host" if way.on_host else "in pinned memory"
         raise PenstockError(
-            f"placement keeps the features {wish}, but first_layer {job.first_layer} reads them {whose}: leave out"
-            " features.",
+            f"placement keeps the features {job.placed.features}, but first_layer {job.first_layer} reads them {whose}:"
+            " leave out features.",
             code="unsupported-combination",
         )
     if way.on_both and "gathered" in job.row_paths and job.feature_paths != "auto":

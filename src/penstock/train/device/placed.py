@@ -128,6 +128,8 @@ class Placed:
     tables: dict[str, DeviceSource] = field(default_factory=dict)
     edges: EdgeRows = NO_EDGE_ROWS
     """Edge features that lie on the device with the lists; otherwise the host reads them for each batch."""
+    shared_bytes: int = 0
+    """Bytes of the shares of features on this GPU that other GPUs read: torch's allocator does not know them."""
     cached_rows: int = 0
     cached: dict[str, CachedSource] = field(default_factory=dict)
     """Features read through the stores, of which some rows are cached on the device."""
@@ -267,7 +269,7 @@ class Placed:
         """The placement as reported in the run's result."""
         facts: dict[str, Any] = {
             "topology": self.decision.residence.topology,
-            "features": self.decision.residence.features,
+            "features": "sharded" if self.decision.residence.shared else self.decision.residence.features,
             "cache_rows": self.cached_rows or self.decision.residence.cache_rows,
         }
         if self.cached:

@@ -25,6 +25,7 @@ from penstock.sampling.entry import DrawOptions
 from penstock.store.device.copies import one_copy, to_pinned
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import Division, FastestDivision, FixedDivision, HostPaths
+from penstock.store.device.shards import own_bytes, to_shares
 from penstock.store.device.tables import (
     CachedTable,
     DeviceSource,
@@ -210,7 +211,10 @@ def _put_features(
     """Copy the features of one node type to the place that was decided for them."""
     device, residence, dtype = placed.device, placed.decision.residence, stored_type(job, array)
     if residence.features == "device":
-        placed.tables[name] = ResidentTable(one_copy(array, device, dtype, progress=progress))
+        put = to_shares if residence.shared else one_copy
+        placed.tables[name] = table = ResidentTable(put(array, device, dtype, progress=progress))
+        if residence.shared:
+            placed.shared_bytes += own_bytes(table.table.nbytes)
         return
     pinned = to_pinned(array, device, dtype, progress=progress)
     if residence.cache_rows:

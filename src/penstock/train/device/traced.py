@@ -6,6 +6,7 @@ pools.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from penstock.pipeline.loader import Loaded
@@ -15,14 +16,15 @@ from penstock.plan.residence import Place
 from penstock.sampling.block import new_rows
 from penstock.sampling.device.block import HOST_LISTS, Room
 from penstock.sampling.device.sampler import DeviceSampler
-from penstock.trace.allocations import Allocations, traceable
+from penstock.store.device.shards import current_gpu_group, share_bytes
+from penstock.trace.allocations import GRADIENTS, Allocations, traceable
 from penstock.trace.allocators import DevicePeak, device_peak
 from penstock.trace.kernel_rates import kernel_rates
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
 from penstock.train.device.batch_placement import DrawnSizes, ahead_sampler, steps_draw_ahead
 from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
-from penstock.train.device.memory import Working, can_capture, row_type
+from penstock.train.device.memory import Working, can_capture, row_type, stored_type
 from penstock.train.device.placed import Placed, device_sampler
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.job import Job
@@ -73,7 +75,8 @@ class TracedMemory:
         """What is reserved beside topology and `features`: those are on the device as far as is known."""
         job = self._session.job
         if features is None:
-            features = "device" if job.placed.features == "auto" else job.placed.features
+            wish = job.placed.features
+            features = "device" if wish == "auto" or wish == "sharded" else wish
         on_host = room is None or job.sample_on == "host"
         topology: Place = "host" if on_host else "pinned" if job.placed.topology == "pinned" else "device"
         # Nothing that lies on the host can be captured: such a combination is not chosen, so its answer does not
@@ -95,7 +98,7 @@ class TracedMemory:
         """The peak of a run with everything placed as decided."""
         residence = decision.residence
         places = residence.topology, residence.features, residence.cache_rows
-        key = *places, decision.room, decision.captured, decision.in_place, decision.gathers
+        key = *places, residence.shared, decision.room, decision.captured, decision.in_place, decision.gathers
         if key not in self._known:
             largest = None if decision.captured else self.largest
             run = traced_run(self._session, decision, self._schedule, largest, self.validated)
@@ -104,8 +107,48 @@ class TracedMemory:
             if "pinned" in places or decision.gathers:
                 # A trace of kernels cannot know that the link to the host's memory bounds the step.
                 share = None
-            self._known[key] = device_peak(run.events)._replace(share=share, host_validates=run.host_validates)
+            peak = device_peak(run.events)._replace(share=share, host_validates=run.host_validates)
+            self._known[key] = _with_share(peak, self._session) if residence.shared else peak
         return self._known[key]
+
+
+def _with_share(peak: DevicePeak, session: Session) -> DevicePeak:
+    """The peak where a GPU has a share of the features, of which the trace has seen all."""
+    group, graph, job = current_gpu_group(), session.graph, session.job
+    assert group is not None
+    tables = [graph.nodes[name].fields[field] for name, field in session.inputs.fields.items()]
+    sizes = [table.size * stored_type(job, table).itemsize for table in tables]
+    share = sum(share_bytes(size, group.count) for size in sizes)
+    elsewhere = peak.categories[FEATURES] - share
+    parts = peak.categories | {FEATURES: share}
+    return peak._replace(allocated=peak.allocated - elsewhere, reserved=peak.reserved - elsewhere, categories=parts)
+
+
+SUMMED_BYTES = 16
+"""Bytes for each parameter: its place in the row that workers sum, and copies of it and of two moments."""
+
+
+class SharedTrace(TracedMemory):
+    """A trace of one of several GPUs, plus the row that workers sum and the copies to which a failed burst returns."""
+
+    def __init__(
+        self, session: Session, alone: Schedule, shares: BatchPlan, summed: int, validated: bool = True
+    ) -> None:
+        super().__init__(session, alone, shares)
+        self._summed, self.validated = summed, validated
+
+    def working(
+        self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
+    ) -> Working:
+        found = super().working(room, captured, in_place, features, gathers)
+        return replace(found, bytes=found.bytes + self._summed, parts=found.parts | {"summed": self._summed})
+
+    def predicted(self, decision: PlacementDecision) -> int:
+        super().predicted(decision)
+        peak, summed = self.peak, self._summed
+        parts = peak.categories | ({GRADIENTS: peak.categories.get(GRADIENTS, 0) + summed} if summed else {})
+        self.peak = peak._replace(allocated=peak.allocated + summed, reserved=peak.reserved + summed, categories=parts)
+        return self.peak.allocated
 
 
 def traced_run(

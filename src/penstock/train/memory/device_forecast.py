@@ -4,8 +4,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from penstock.pipeline.schedule import Schedule
+from penstock.errors import PenstockError
+from penstock.pipeline.schedule import BatchPlan, Planned, Schedule
 from penstock.plan import Residence
+from penstock.sampling.sampler_table import SAMPLERS
+from penstock.store.device.shards import current_gpu_group, own_bytes
 from penstock.trace.allocations import UntraceableError
 from penstock.trace.allocators import DevicePeak
 from penstock.trace.libraries import library_memory
@@ -14,10 +17,11 @@ from penstock.train.auto_values import decide_sample_threads
 from penstock.train.device.decision import PlacementDecision, decide
 from penstock.train.device.host_trial import tried_on_host
 from penstock.train.device.memory import TrialMemory, stored_type, way_of
-from penstock.train.device.traced import TracedMemory
+from penstock.train.device.traced import SUMMED_BYTES, SharedTrace, TracedMemory
 from penstock.train.execution_modes import needs_placement
 from penstock.train.first_layer.slots import HOST_FILLED, gathered_bytes
 from penstock.train.session import Session
+from penstock.train.steps.sources import ShareOfSchedule
 from penstock.train.whole.execution import decided_steps
 from penstock.train.whole.memory import free_bytes
 from penstock.train.whole.steps import is_captured
@@ -46,6 +50,14 @@ class DeviceForecast:
 
 def forecast_device(session: Session) -> DeviceForecast:
     """For a session whose parts are on the host; no GPU is used."""
+    job, group = session.job, current_gpu_group()
+    divides_seeds = needs_placement(job.sampler) and not SAMPLERS[job.sampler].joint and not session.inputs.tables
+    if group is not None and not (divides_seeds and session.task.facts.about == "vertices"):
+        raise PenstockError(
+            "The memory of several GPUs is predicted where each draws for its share of a batch's vertices, without"
+            " learned embeddings: leave out gpus.",
+            code="unsupported-combination",
+        )
     session.inputs.device = torch.device("cuda")
     decide_sample_threads(session)
     try:
@@ -58,8 +70,8 @@ def forecast_device(session: Session) -> DeviceForecast:
 def _sampled(session: Session) -> DeviceForecast:
     """The forecast for steps on sampled batches."""
     task, context = session.task, library_memory().context
-    schedule = Schedule(task.items, task.batch_size, session.job.draw_seed)
-    traced = TracedMemory(session, schedule)
+    alone = Schedule(task.items, task.batch_size, session.job.draw_seed)
+    schedule, traced = _of_one_gpu(session, alone)
     try:
         decision = decide(session, schedule, traced)
     except UntraceableError as error:
@@ -74,6 +86,23 @@ def _sampled(session: Session) -> DeviceForecast:
     pinned = decision.residence.pinned_bytes + staged
     recorded = decision.captured and not staged and not traced.peak.host_validates
     return DeviceForecast(traced.peak, context, "traced", reason, decision.why, pinned, recorded)
+
+
+def _of_one_gpu(session: Session, alone: Schedule) -> tuple[BatchPlan, TracedMemory]:
+    """The batches of one GPU, which are shares of a schedule's where several GPUs train together; and their trace."""
+    group = current_gpu_group()
+    if group is None:
+        return alone, TracedMemory(session, alone)
+    count = group.count
+
+    def share(planned: Planned) -> Planned:
+        whole = len(planned.seeds)
+        return planned._replace(seeds=planned.seeds[: -(-whole // count)], whole=whole)
+
+    shares = ShareOfSchedule(alone, share)
+    summed = SUMMED_BYTES * sum(each.numel() for each in session.learned.parameters())
+    as_if_alone = Schedule(alone.items, shares.batch_size, session.job.draw_seed)
+    return shares, SharedTrace(session, as_if_alone, shares, summed)
 
 
 def _staged(session: Session, decision: PlacementDecision) -> int:
@@ -97,6 +126,8 @@ def _placed(residence: Residence, session: Session) -> dict[str, int]:
     graph, inputs = session.graph, session.inputs
     topology = sum(edges.indptr.nbytes + edges.indices.nbytes for edges in graph.edges.values())
     features = sum(graph.nodes[name].fields[field].nbytes for name, field in inputs.fields.items())
+    if residence.shared:
+        features = sum(own_bytes(graph.nodes[name].fields[field].nbytes) for name, field in inputs.fields.items())
     found = {TOPOLOGY: topology if residence.topology == "device" else 0}
     return found | {FEATURES: features if residence.features == "device" else 0}
 

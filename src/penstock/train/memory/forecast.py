@@ -8,6 +8,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
+from penstock.store.device.shards import current_gpu_group
 from penstock.trace.allocations import CATEGORIES, CONTEXT
 from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
@@ -76,7 +77,8 @@ def forecast(
     with counted_session(job, graph, device_memory, module) as session:
         of_device: DeviceForecast | None = forecast_device(session) if kind == "cuda" else None
         of_host: HostForecast = forecast_host(session, of_device)
-        run = predict_run(session, "cuda" if kind == "cuda" else "cpu")
+        several = kind == "cuda" and current_gpu_group() is not None
+        run = _OF_SEVERAL if several else predict_run(session, "cuda" if kind == "cuda" else "cpu")
     found = _joined(kind, of_device, of_host)
     return replace(found, run=run, seconds=round(time.perf_counter() - began, 3))
 
@@ -101,6 +103,9 @@ def fitting_forecast(
     if found.device == "cuda" and not fits(found.device_reserved, found.context, job, device_memory):
         raise refusal(job, graph, device_memory, module)
     return found
+
+
+_OF_SEVERAL = "several GPUs share its batches"
 
 
 def _joined(kind: str, of_device: DeviceForecast | None, of_host: HostForecast) -> MemoryForecast:
