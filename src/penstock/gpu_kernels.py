@@ -57,8 +57,10 @@ def compiled_ahead(device: torch.device, threads: int) -> Iterator[None]:
 
     A launch waits for its own kernel, and the end of the context for all of them.
     """
+    # Threads begin with the first GPU.
+    number = torch.cuda.current_device() if device.index is None else device.index
     with (
-        ThreadPoolExecutor(threads, "compile", torch.cuda.set_device, (device,)) as pool,
+        ThreadPoolExecutor(threads, "compile", torch.cuda.set_device, (number,)) as pool,
         triton.AsyncCompileMode(pool, ignore_errors=True),
     ):
         yield

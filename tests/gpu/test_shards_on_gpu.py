@@ -48,7 +48,7 @@ def holder():
     assert started.stdout is not None
     yield started, Offer(*started.stdout.readline().split())
     started.kill()
-    started.wait()
+    started.communicate()
 
 
 def test_a_share_outlives_the_process_that_made_it(holder):
@@ -65,7 +65,7 @@ def test_a_share_outlives_the_process_that_made_it(holder):
 
     group = GpuGroup(2, peers=Peers(find, lambda name, rank, descriptor, size: os.close(descriptor)))
     mapped = map_shares(memory_of(device), group, "bytes", 4 * PAGE, fill)
-    table = ResidentTable(mapped.view(-1, 96)[: 4 * PAGE // 96])
+    table = ResidentTable(mapped[: 4 * PAGE // 96 * 96].view(-1, 96))
     middle = 2 * PAGE // 96
     ids = torch.tensor([0, middle, middle + 1, len(table.table) - 1], device=device)
     found = torch.empty(4, 96, dtype=torch.uint8, device=device)

@@ -50,25 +50,13 @@ def test_a_gradient_with_own_rows_and_a_mask(behind, device):
     assert not got[:, 40:].any()
 
 
-@pytest.mark.parametrize(("rows", "inner", "width"), [(300, 24, 40), (9, 7, 5), (70, 16, 16)])
-def test_the_gradient_of_a_weight(rows, inner, width, device):
-    """Of columns of wider rows too; chunks are added in one order."""
-    grad, x = torch.randn(rows, width + 3, device=device)[:, :width], torch.randn(rows, inner, device=device)
-    one, two = (products.launched_sum(grad, x, "ieee", SMALL) for _ in range(2))
-    assert torch.equal(one, two)
-    assert_near(one, grad.cpu().double().t() @ x.cpu().double(), 1e-5)
-
-
 def test_split_numbers_are_as_accurate_as_float32(cuda_device):
     """Against float64, and beside torch's products in float32."""
     x, weight = torch.randn(9000, 208, device=cuda_device), torch.randn(256, 208, device=cuda_device)
-    grad = torch.randn(9000, 256, device=cuda_device)
-    for ours, theirs, exact in (
-        (launched_product(x, weight, precision="tf32x3"), x @ weight.t(), x.double() @ weight.double().t()),
-        (products.launched_sum(grad, x, "tf32x3"), grad.t() @ x, grad.double().t() @ x.double()),
-    ):
-        errors = [float((each.double() - exact).norm() / exact.norm()) for each in (ours, theirs)]
-        assert errors[0] < max(3 * errors[1], 1e-6)
+    exact = x.double() @ weight.double().t()
+    found = launched_product(x, weight, precision="tf32x3"), x @ weight.t()
+    ours, theirs = (float((each.double() - exact).norm() / exact.norm()) for each in found)
+    assert ours < max(3 * theirs, 1e-6)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -77,8 +65,6 @@ def test_two_products_one_behind_the_other(fused, device, monkeypatch):
     if fused:
         monkeypatch.setattr(products, "fuses", lambda x, weight: True)
         monkeypatch.setattr(products, "launched_product", exactly)
-        monkeypatch.setattr(products, "splits", lambda x, weight: True)
-        monkeypatch.setattr(products, "launched_sum", partial(products.launched_sum, precision="ieee", tile=SMALL))
     given = [torch.randn(shape) for shape in ((30, 12), (16, 12), (20, 24), (20, 24))]
     exact = [each.double().requires_grad_() for each in given]
     ours = [each.to(device).requires_grad_() for each in given]

@@ -76,36 +76,3 @@ def product_rows(
             number = tl.where(more == 0, FIRST_BEHIND, 0.0) + tl.zeros((BLOCK_M, BEHIND), tl.float32)
             to = out + (i.to(tl.int64) * (WIDTH + BEHIND) + WIDTH)[:, None] + more
             tl.store(to, number.to(out.dtype.element_ty), mask=live[:, None] & (more >= 0))
-
-
-@jit(do_not_specialize=["rows"])
-def add_products(
-    grad,
-    x,
-    parts,
-    rows,
-    SPAN: tl.constexpr,
-    WIDTH: tl.constexpr,
-    INNER: tl.constexpr,
-    GRAD_STRIDE: tl.constexpr,
-    X_STRIDE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    NUMBER: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """parts[p] [WIDTH, INNER] = the transposed grad times x, of SPAN rows from p * SPAN on."""
-    TILES: tl.constexpr = (INNER + BLOCK_N - 1) // BLOCK_N
-    f = tl.program_id(0) // TILES * BLOCK_M + tl.arange(0, BLOCK_M)
-    k = tl.program_id(0) % TILES * BLOCK_N + tl.arange(0, BLOCK_N)
-    total = tl.zeros((BLOCK_M, BLOCK_N), NUMBER)
-    for step in tl.range(0, SPAN, BLOCK_K):
-        i = tl.program_id(1) * SPAN + step + tl.arange(0, BLOCK_K)
-        of_grad = (grad + f)[:, None] + (i.to(tl.int64) * GRAD_STRIDE)[None, :]
-        of_x = (x + i.to(tl.int64) * X_STRIDE)[:, None] + k[None, :]
-        left = tl.load(of_grad, mask=(f < WIDTH)[:, None] & (i < rows)[None, :], other=0)
-        right = tl.load(of_x, mask=(i < rows)[:, None] & (k < INNER)[None, :], other=0)
-        total = tl.dot(left, right, total, input_precision=PRECISION)
-    at = parts + tl.program_id(1).to(tl.int64) * (WIDTH * INNER) + (f * INNER)[:, None] + k[None, :]
-    tl.store(at, total, mask=(f < WIDTH)[:, None] & (k < INNER)[None, :])

@@ -1,8 +1,9 @@
 """Products of rows with weights whose neighbours in the step are done in the same pass: the ReLU and dropout behind
 them, and backward the ReLU and dropout before them.
 
-cuBLAS would write the result, and a kernel of ours read and write it again. Where the product must be computed in a way
-that Triton's is slow in, which is strict float32, and for few rows, both take a pass each.
+cuBLAS would write the result, and a kernel of ours read and write it again; for few rows it still does. Products in
+strict float32 are sums of three TF32 ones, which have float32's accuracy: a number is the sum of two of TF32, and the
+product of the small ones is left out. Gradients of weights, which sum over all rows, are cuBLAS's: it is faster there.
 """
 
 from collections.abc import Callable
@@ -14,20 +15,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from penstock.nn.device.drop import Dropping, Rectified, drawn_by, drop_rows, pass_where_positive
-from penstock.nn.device.gather import KeptRows, compute_dtype, number_of, sum_dtype
+from penstock.nn.device.gather import KeptRows, compute_dtype, number_of
 from penstock.traced import is_gpu, launches
 
 Ending = Callable[[Tensor], Dropping]
 """What the ReLU and dropout behind a layer do to rows, as many as the given ones; called once, when they are next."""
 
-FUSES_FORWARD = True
-"""Whether a ReLU and dropout are done in the product before them."""
-FUSES_BACKWARD = True
-"""Whether their backward pass is done in the product that gives the gradient of the rows."""
-SPLITS = False
-"""Whether products in strict float32 are sums of three TF32 ones, which have float32's accuracy: a number is the sum of
-two of TF32, and the product of the small ones is left out.
-"""
 FEWEST_ROWS = 1 << 13
 """Rows of the smallest product that a kernel of ours computes."""
 TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "num_warps": 8, "num_stages": 3}
@@ -36,8 +29,6 @@ GRADIENT_TILE: dict[str, int] = {**TILE, "BLOCK_N": 128}
 """The same where the rows' mask is read as well, for which registers would not suffice."""
 SPLIT_TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 8, "num_stages": 2}
 """The same of products whose numbers are split."""
-_PROGRAMS, _SPAN = 264, 128
-"""Programs among which the gradient of a weight is divided, by multiples of so many rows."""
 
 
 def product(x: Tensor | Rectified, weight: Tensor, end: Ending | None = None, behind: int = 0) -> Any:
@@ -78,7 +69,7 @@ class _Product(torch.autograd.Function):
     ) -> Tensor:
         ctx.kept, ctx.more, ctx.width = kept, more, len(weight)
         ctx.save_for_backward(x, weight)
-        if (FUSES_FORWARD and dropping is not None and fuses(x, weight)) or splits(x, weight):
+        if fuses(x, weight) and (dropping is not None or _splits(x)):
             return launched_product(x.detach(), weight.detach(), dropping, behind=behind)
         if dropping is None:
             return functional.linear(x, weight)
@@ -94,7 +85,7 @@ class _Product(torch.autograd.Function):
         grad, of_x = grad[:, : ctx.width], None
         if ctx.needs_input_grad[0]:
             of_x = gradient_of_rows(grad, weight, ctx.kept, behind=ctx.more)
-        return of_x, gradient_of_weight(grad, x) if ctx.needs_input_grad[1] else None, None, None, None, None
+        return of_x, grad.t() @ x if ctx.needs_input_grad[1] else None, None, None, None, None
 
 
 def _with_room(x: Tensor, weight: Tensor, behind: int) -> Tensor:
@@ -120,7 +111,7 @@ class _Pair(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, own: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, own_weight = ctx.saved_tensors
         of_x = gradient_of_rows(grad, weight, ctx.kept, own @ own_weight) if ctx.needs_input_grad[0] else None
-        return of_x, gradient_of_weight(grad, x), gradient_of_weight(own, x[: ctx.count]), None, None
+        return of_x, grad.t() @ x, own.t() @ x[: ctx.count], None, None
 
 
 def gradient_of_rows(
@@ -130,7 +121,7 @@ def gradient_of_rows(
     the rows have for a bias.
     """
     weight = weight[:, : weight.shape[1] - behind]
-    if (kept is not None and FUSES_BACKWARD and fuses(grad, weight)) or splits(grad, weight):
+    if fuses(grad, weight) and (kept is not None or _splits(grad)):
         return launched_product(grad, weight.t().contiguous(), None, kept, own, behind)
     out = _with_room(grad, weight, behind)
     if own is not None:
@@ -138,32 +129,17 @@ def gradient_of_rows(
     return out if kept is None else pass_where_positive(kept.positive, out, kept.scale, out)
 
 
-def gradient_of_weight(grad: Tensor, x: Tensor) -> Tensor:
-    """The transposed grad times the rows."""
-    return launched_sum(grad, x) if splits(x, grad[:1]) else grad.t() @ x
-
-
 def fuses(x: Tensor, weight: Tensor) -> bool:
     """Whether a kernel of ours computes a product of these rows: on a GPU, of many rows that can be read 16 bytes at
-    once, in a type or precision that tensor cores have.
+    once, in a type that tensor cores have.
     """
-    is_fast = x.dtype in (torch.bfloat16, torch.float16) or (x.dtype == torch.float32 and _rounds())
-    return is_fast and _suits(x, weight)
+    suits = x.dtype in (torch.bfloat16, torch.float16, torch.float32) and len(x) >= FEWEST_ROWS and is_gpu(x.device)
+    return suits and all(size * x.element_size() % 16 == 0 for size in (x.stride(0), weight.shape[1]))
 
 
-def splits(x: Tensor, weight: Tensor) -> bool:
-    """Whether it computes one by splitting its numbers."""
-    return SPLITS and x.dtype == torch.float32 and not _rounds() and _suits(x, weight)
-
-
-def _rounds() -> bool:
-    """Whether torch's products round float32 to TF32."""
-    return bool(torch.backends.cuda.matmul.allow_tf32)
-
-
-def _suits(x: Tensor, weight: Tensor) -> bool:
-    aligned = all(size * x.element_size() % 16 == 0 for size in (x.stride(0), weight.shape[1]))
-    return is_gpu(x.device) and len(x) >= FEWEST_ROWS and aligned
+def _splits(x: Tensor) -> bool:
+    """Whether products in strict float32 are asked for, which kernels of ours make of three in TF32."""
+    return x.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
 
 
 def launched_product(
@@ -185,7 +161,7 @@ def launched_product(
         return out
     from penstock.nn.device import product_kernels as kernels
 
-    precision = precision or _precision(x)
+    precision = precision or ("tf32x3" if _splits(x) else "tf32")
     chosen = _tile_of(x, precision, (GRADIENT_TILE if kept is not None and precision == "tf32" else {}) | (tile or {}))
     chosen["BLOCK_N"] = min(chosen["BLOCK_N"], max(16, 1 << (width - 1).bit_length()))
     drops = dropping or Dropping()
@@ -205,28 +181,6 @@ def launched_product(
     grid = (-(-rows // chosen["BLOCK_M"]) * -(-width // chosen["BLOCK_N"]),)
     kernels.product_rows[grid](*given, 0 if own is None else len(own), **sizes, **chosen)
     return out
-
-
-def launched_sum(grad: Tensor, x: Tensor, precision: str | None = None, tile: dict[str, int] | None = None) -> Tensor:
-    """The transposed grad [rows, out] times x [rows, in], by a kernel of ours."""
-    (rows, inner), width, precision = x.shape, grad.shape[1], precision or _precision(x)
-    chosen = _tile_of(x, precision, tile or {})
-    tiles = -(-width // chosen["BLOCK_M"]) * -(-inner // chosen["BLOCK_N"])
-    # Chunks of rows depend on sizes alone, and are added in one order.
-    span = -(-rows // (max(1, _PROGRAMS // tiles) * _SPAN)) * _SPAN
-    parts = torch.empty(-(-rows // span), width, inner, dtype=sum_dtype(x), device=x.device)
-    if parts.numel() and launches(grad, x, parts):
-        from penstock.nn.device import product_kernels as kernels
-
-        sizes: dict[str, Any] = {"WIDTH": width, "INNER": inner, "GRAD_STRIDE": grad.stride(0)}
-        sizes |= {"X_STRIDE": x.stride(0), "PRECISION": precision, "NUMBER": number_of(x)}
-        kernels.add_products[(tiles, len(parts))](grad, x, parts, rows, SPAN=span, **sizes, **chosen)
-    return parts.sum(dim=0).to(x.dtype)
-
-
-def _precision(x: Tensor) -> str:
-    """How float32 is multiplied; other types have one way."""
-    return "tf32x3" if x.dtype == torch.float32 and not _rounds() else "tf32"
 
 
 def _tile_of(x: Tensor, precision: str, tile: dict[str, int]) -> dict[str, Any]:
