@@ -46,7 +46,8 @@ def holder():
     script = Path(__file__).parent / "share_holder.py"
     started = subprocess.Popen([sys.executable, str(script), str(2 * PAGE), "7"], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
-    yield started, Offer(*started.stdout.readline().split())
+    address, token = started.stdout.readline().split()
+    yield started, Offer(address, token)
     started.kill()
     started.wait()
 
@@ -65,7 +66,7 @@ def test_a_share_outlives_the_process_that_made_it(holder):
 
     group = GpuGroup(2, peers=Peers(find, lambda name, rank, descriptor, size: os.close(descriptor)))
     mapped = map_shares(memory_of(device), group, "bytes", 4 * PAGE, fill)
-    table = ResidentTable(mapped.view(-1, 96)[: 4 * PAGE // 96])
+    table = ResidentTable(mapped[: 4 * PAGE // 96 * 96].view(-1, 96))
     middle = 2 * PAGE // 96
     ids = torch.tensor([0, middle, middle + 1, len(table.table) - 1], device=device)
     found = torch.empty(4, 96, dtype=torch.uint8, device=device)
