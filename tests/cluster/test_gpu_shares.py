@@ -14,6 +14,7 @@ from host_shares import PAGE, shared_on_host
 from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.worker.device_placement import _decided_together, check_for_gpus
 from penstock.cluster.worker.gpu_shares import GpuShares
+from penstock.errors import PenstockError
 from penstock.plan import Residence
 from penstock.store.device.shards import current_gpu_group, reason_against_sharing, shared_by_gpus, to_shares
 from penstock.train.device.decision import PlacementDecision
@@ -105,6 +106,20 @@ def test_a_worker_that_is_lost_before_its_rows_are_there(run):
     for thread in threads:
         thread.join(30)
     assert len(found) == 2 and all(torch.equal(table, torch.from_numpy(ROWS)) for table in found)
+
+
+def test_an_offer_that_cannot_be_fetched(run, monkeypatch):
+    """As where the system does not pass descriptors: found out by the trial, and nobody waits for ever."""
+
+    def work(member):
+        shares = GpuShares(member)
+        return reason_against_sharing(HOST, shares.group(), shares.agree)
+
+    def fetch(offer):
+        raise PenstockError("What is offered cannot be fetched (not permitted).", code="not-available")
+
+    monkeypatch.setattr("penstock.cluster.worker.gpu_shares.fetch_descriptor", fetch)
+    assert set(at_once(run[1], work)) == {"GPU 0: What is offered cannot be fetched (not permitted)"}
 
 
 def test_the_run_ends_while_a_worker_waits(run):

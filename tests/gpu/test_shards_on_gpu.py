@@ -46,7 +46,8 @@ def holder():
     script = Path(__file__).parent / "share_holder.py"
     started = subprocess.Popen([sys.executable, str(script), str(2 * PAGE), "7"], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
-    yield started, Offer(*started.stdout.readline().split())
+    address, token = started.stdout.readline().split()
+    yield started, Offer(address, token)
     started.kill()
     started.communicate()
 

@@ -455,7 +455,8 @@ class Worker:
             {name: after - served[WARMING][name] for name, after in served[enough].items()} if len(served) == 2 else {}
         )
         weights = sum(each.numel() * each.element_size() for each in self._session.learned.parameters())
-        self._member.ask("observed", **observer.found(), served=spent, weights=weights)
+        found = observer.found(self._inputs.shared_bytes)
+        self._member.ask("observed", **found, served=spent, weights=weights)
         self._group.barrier("observed")
         self._tell_result("measured" if whole else "interrupted", {})
 

@@ -14,6 +14,8 @@ from penstock.wire.message import Message
 
 _LOOK = 0.05
 """Seconds before something that is not there yet is asked for again."""
+_FETCHES = 3
+"""How often a share that is offered is fetched in vain before that is an error."""
 
 
 class GpuShares:
@@ -66,12 +68,20 @@ class GpuShares:
         asked = sorted(self._others(), key=lambda each: each != rank)
         if own and not self._member.setup.incarnation:
             return None
+        failed = 0
         while True:
             for each in asked:
                 answer = self._ask(each, Message("share", {"name": name, "rank": rank}))
-                if answer is not None and answer.kind == "offer":
+                if answer is None or answer.kind != "offer":
+                    continue
+                try:
                     return fetch_descriptor(Offer(str(answer.body["address"]), str(answer.body["token"])))
-            if own:
+                except PenstockError:
+                    # A worker may be lost after its answer; one that lives hands out what it offers.
+                    failed += 1
+                    if failed == _FETCHES:
+                        raise
+            if own and not failed:
                 return None
             self._pause()
 

@@ -65,6 +65,8 @@ class PartedInputs(Inputs):
         setup = parts.member.setup
         self.step = 0
         """The number of steps of the run that are done."""
+        self.shared_bytes = 0
+        """Bytes of this worker's shares of features that lie in the memories of several GPUs."""
         self._waiting: dict[str, Any] = {}
         self._clipped = job.clip > 0
         self._rank, self._world = setup.task.rank, setup.layout.world

@@ -77,8 +77,11 @@ class Observer(Records, Events):
         """Record the seconds that the current step spent on the reduction."""
         self._reducing = seconds
 
-    def found(self) -> dict[str, Any]:
-        """The measurements in plain values, of every iteration that went through all stages."""
+    def found(self, shared_bytes: int = 0) -> dict[str, Any]:
+        """The measurements in plain values, of every iteration that went through all stages. `shared_bytes` are bytes
+        of the GPU that torch's allocator does not know.
+        """
+        device_bytes = torch.cuda.max_memory_allocated() + shared_bytes if self._device.type == "cuda" else 0
         steps = sorted(set.intersection(*(set(times) for times in self._seconds.values())))
         return {
             "batches": self._batches,
@@ -89,7 +92,7 @@ class Observer(Records, Events):
             },
             "blocks": [self._blocks[step] for step in steps],
             "rates": self._rates,
-            "device_gb": torch.cuda.max_memory_allocated() / (1 << 30) if self._device.type == "cuda" else 0.0,
+            "device_gb": device_bytes / (1 << 30),
         }
 
     def _add_bytes(self, step: int, came: dict[tuple[str, str], int]) -> None:

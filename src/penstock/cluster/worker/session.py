@@ -135,6 +135,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
         served, cut = setup.cluster.reduce == "servers", not parts.partition.is_uncut
         check_for_gpus(job, served, bool(inputs.tables), is_far(parts), cut)
         placed = place_on_worker(session, parts, group.share, split.part, fresh)
+        inputs.shared_bytes = placed.shared_bytes
     session.execution = choose_execution(session, placed, group)
     if setup.cluster.remote_cache_mb:
         _cache_remote_rows(session, parts, group, int(setup.cluster.remote_cache_mb * (1 << 20)))
