@@ -27,7 +27,7 @@ def test_relations_among_one_type_are_learned_together(tmp_path):
     (tmp_path / "triples.tsv").write_text("".join(lines))
     graph = load(tmp_path / "triples.tsv")
     assert choose_task(graph, make_job({})) == "knowledge-graph-completion"
-    assert choose_task(graph, make_job({"edge_type": "entity__before__entity"})) == "link-prediction"
+    assert choose_task(graph, make_job({"target": "entity__before__entity"})) == "link-prediction"
     assert choose_task(typed_graph(), make_job({"label": "y"})) == "node-classification"
 
 

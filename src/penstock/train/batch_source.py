@@ -201,7 +201,7 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
     if job.draws < DRAWS and SAMPLERS[job.sampler].is_redefined(job):
         raise PenstockError(
             f"Sampler {job.sampler} as it is set draws otherwise since version {DRAWS} of draws, and the job's are of"
-            f" version {job.draws}: leave out `draws`, and start the run again.",
+            f" version {job.draws}: start the run again.",
             code="unsupported-version",
         )
     if not SAMPLERS[job.sampler].shuffles and SHUFFLINGS[job.shuffle].first is None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from penstock.errors import Code, PenstockError
 from penstock.train.job import Job
-from penstock.train.job_options import SHUFFLINGS
+from penstock.train.job_options import LINK_LOSSES, SHUFFLINGS
 from penstock.train.losses import NUMBER_LOSSES
 from penstock.train.tasks import Task
 
@@ -59,6 +59,11 @@ def _mistakes(job: Job, task: Task, has_validation: bool) -> Iterator[tuple[Code
         yield (
             "unsupported-combination",
             f"Loss {job.loss!r} is for regression, and the task is {task.name}: leave out `loss`, or set `task`.",
+        )
+    if job.loss in LINK_LOSSES and task.facts.learns != "links":
+        yield (
+            "unsupported-combination",
+            f"Loss {job.loss!r} is for links, and the task is {task.name}: leave out `loss`, or set `task`.",
         )
 
 
