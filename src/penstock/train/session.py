@@ -46,7 +46,7 @@ Pause = Callable[[Position], int]
 
 
 class Step(NamedTuple):
-    """A completed step."""
+    """A completed step, as the loop counts and records it."""
 
     position: Position
     examples: int
