@@ -9,7 +9,7 @@ import pytest
 
 from browser import CHROMIUM, Browser, browser
 from penstock.report import assets
-from penstock.report.assets import SCRIPT
+from penstock.report.markup import SCRIPT
 from penstock.service.served import Served
 from penstock.service.service import answering, listening_at
 from penstock.service.workers.pool import WarmPool
