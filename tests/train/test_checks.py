@@ -70,8 +70,8 @@ def test_what_only_neighbour_sampling_obeys(sampler, graph):
         ({"replace": True}, "`replace`"),
     ):
         with refused(f"unsupported-combination {sampler} {said}"):
-            check_sampler_supports(make_job({"graph": "g", "sampler": sampler, **fields}), typed=False)
-        check_sampler_supports(make_job({"graph": "g", **fields}), typed=False)
+            check_sampler_supports(make_job({"graph": "g", "sampler": sampler, **fields}), graph)
+        check_sampler_supports(make_job({"graph": "g", **fields}), graph)
     check(graph, sampler=sampler)
 
 
