@@ -6,7 +6,8 @@ thread; a process is started once and does one run after the other. `--out` is w
 that is given the same file again leaves out the runs that it holds.
 Run: python benchmarks/accuracy.py [--data ../shared/data] [--only cora,tolokers:sage] [--seeds 10] [--processes 1]
      [--device cpu|cuda] [--seconds 170] [--out accuracy.json] [--json]
-To compare settings by validation, never by test: --split val --set embedding=64 --set train_on_validation=no
+To compare settings by validation, never by test: --split val --set embedding=64
+(recipes that train on validation vertices then do not)
 """
 
 import argparse
@@ -145,6 +146,9 @@ def measured(planned: Planned) -> dict[str, Any]:
     about = {"set": recipe.set, "model": recipe.model, "seed": planned.seed, "changes": planned.changes}
     try:
         with tempfile.TemporaryDirectory() as folder:
+            if planned.split == "val":
+                kept = {name: done for name, done in recipe.prepare.items() if name != "train_on_validation"}
+                recipe = recipe.model_copy(update={"prepare": kept})
             graph = prepared_graph(recipe, planned.data / recipe.job["graph"], Path(folder))
             fields = {**recipe.fields(planned.seed), "graph": str(graph), **planned.changes}
             if planned.within is not None:

@@ -71,7 +71,7 @@ TRAINED = {
             "complex",
             "--negatives",
             "all",
-            "--link-loss",
+            "--loss",
             "softmax",
             "--batch-size",
             "16",
@@ -90,7 +90,7 @@ TRAINED = {
             "transe",
             "--margin",
             "3",
-            "--link-loss",
+            "--loss",
             "margin",
             "--negatives-per-edge",
             "16",
@@ -128,8 +128,8 @@ TRAINED = {
 CUDA = ["--device", "cuda", "--threads", "2", "--seed", "3"]
 SAGE_CUDA = ["--model", "sage", "--hidden", "32", "--fanouts", "5,3", "--batch-size", "256", "--epochs", "3", *CUDA]
 TRIPLES_CUDA = ["--graph", "{triples}", *TRIPLES.split(), "--batch-size", "16", "--epochs", "3", *CUDA]
-COMPLEX = ["--scorer", "complex", "--negatives", "all", "--link-loss", "softmax"]
-TRANSE = ["--scorer", "transe", "--margin", "3", "--link-loss", "margin", "--negatives-per-edge", "16"]
+COMPLEX = ["--scorer", "complex", "--negatives", "all", "--loss", "softmax"]
+TRANSE = ["--scorer", "transe", "--margin", "3", "--loss", "margin", "--negatives-per-edge", "16"]
 WHOLE_CUDA = [*WHOLE, *CUDA, "--dropout", "0.3"]
 TRAINED_CUDA = {
     "cuda-captured": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--dropout", "0.3"]),

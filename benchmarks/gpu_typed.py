@@ -41,7 +41,7 @@ def main() -> None:
             "epochs": args.epochs, "evaluate_every": 0,
         }  # fmt: skip
         if args.links:
-            fields |= {"task": "link-prediction", "edge_type": args.links}
+            fields |= {"task": "link-prediction", "target": args.links}
             timed(f"{model}, links drawn by the host", {**fields, "sample_on": "host"}, 100)
             timed(f"{model}, links drawn by the device", fields, 1000)
         else:

@@ -7,11 +7,11 @@ from penstock.graph.csr import build_lists
 
 RELATIONS = ("next", "previous", "twin", "ahead")
 TRIPLES = {"model": "embedding", "embedding": 16, "batch_size": 40, "embedding_lr": 0.05, "lr": 0.05, "corrupt": "both"}
-SOFTMAX = {"negatives": "all", "link_loss": "softmax"}
+SOFTMAX = {"negatives": "all", "loss": "softmax"}
 SCORER_CASES = {
     "distmult": {"scorer": "distmult", "inverse_relations": True, **SOFTMAX},
     "complex": {"scorer": "complex", "regulariser": "n3", "regularisation": 0.01, **SOFTMAX},
-    "transe": {"scorer": "transe", "margin": 3.0, "link_loss": "margin", "negatives_per_edge": 16},
+    "transe": {"scorer": "transe", "margin": 3.0, "loss": "margin", "negatives_per_edge": 16},
     "rotate": {"scorer": "rotate", "margin": 4.0, "adversarial": 1.0, "negatives": "joint", "negatives_per_edge": 32},
 }
 

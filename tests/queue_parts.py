@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.service import POLICIES
+from penstock.service.admission import JobDevice
 from penstock.service.database import Database
 from penstock.service.folder import ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
 from penstock.service.policies import DeviceRoom
 from penstock.service.ray_jobs import HandOver
-from penstock.service.rooms import JobDevice
 from penstock.service.scheduler import JobScheduler
 from penstock.service.served import Feed, Served
 from penstock.service.service import answering, listening_at

@@ -10,8 +10,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
 FEW = {"task": "link-prediction", "fanouts": [5, 3], "hidden": 16, "batch_size": 100, "epochs": 2, "evaluate_every": 0}
 TASKS = {
     "links": {"held_out": [0.1, 0.1]},
-    "joint": {"negatives": "joint", "negatives_per_edge": 32, "link_loss": "softmax", "model": "gcn"},
-    "in-batch": {"negatives": "in-batch", "link_loss": "softmax", "filtered": True},
+    "joint": {"negatives": "joint", "negatives_per_edge": 32, "loss": "softmax", "model": "gcn"},
+    "in-batch": {"negatives": "in-batch", "loss": "softmax", "filtered": True},
     "both-ends": {"negatives_per_edge": 3, "corrupt": "both", "filtered": True, "scorer": "mlp"},
     "classes": {"task": "edge-classification", "label": "alike", "class_weights": "balanced"},
     "numbers": {"task": "edge-regression", "label": "apart"},

@@ -53,7 +53,14 @@ def test_it_is_pygs_layer_without_features():
 def test_a_job_trains_with_it_and_keeps_its_width(tmp_path):
     graph = typed_graph()
     del graph.nodes["paper"].fields["x"]
-    fields = {"model": "rgcn", "one_hot": True, "bases": 3, "hidden": 8, "embedding_decay": 1e-3, "weight_decay": 5e-4}
+    fields = {
+        "model": "rgcn",
+        "embedding": "one-hot",
+        "bases": 3,
+        "hidden": 8,
+        "embedding_decay": 1e-3,
+        "weight_decay": 5e-4,
+    }
     run = trained(graph, tmp_path / "run", **fields)
     assert facts_of(run.path)["graph"]["features"] == {"paper": 32, "author": 32}
     assert newest_checkpoint(run.path)["tables"]["author"]["rows"].shape == (50, 32)
@@ -64,21 +71,21 @@ def test_a_job_trains_with_it_and_keeps_its_width(tmp_path):
     [
         ({"model": "sage", "bases": 3}, "invalid-document"),
         ({"model": "rgcn"}, "invalid-document"),
-        ({"model": "rgcn", "bases": 3, "hidden": 8, "embedding": 64}, "invalid-document"),
+        ({"model": "rgcn", "bases": 3, "hidden": 8, "embedding": "one"}, "invalid-document"),
     ],
 )
 def test_jobs_that_do_not_fit_are_refused(fields, said):
     with refused(said):
-        make_job({**fields, "one_hot": True})
+        make_job({"embedding": "one-hot", **fields})
 
 
 def test_a_job_is_read_as_it_was_written():
-    job = make_job({"model": "rgcn", "bases": 3, "hidden": 8, "one_hot": True})
-    assert job.embedding == 32 and job_of(job.model_dump()) == job
+    job = make_job({"model": "rgcn", "bases": 3, "hidden": 8, "embedding": "one-hot"})
+    assert job.embedding_width == 32 and job_of(job.model_dump()) == job
 
 
 def test_features_and_a_single_layer_are_refused():
-    options = model_options(model="rgcn", one_hot=True, bases=3, hidden=8, layers=2)
+    options = model_options(model="rgcn", embedding="one-hot", bases=3, hidden=8, layers=2)
     kinds = [("a", "to", "b")]
     with refused("unsupported-combination b"):
         build_model(options, {"a": 32, "b": 5}, 3, kinds)

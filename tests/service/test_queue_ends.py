@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.service import POLICIES
-from penstock.service.ends import expected_ends
-from penstock.service.policies import DeviceRoom, RunningJob, WaitingJob
+from penstock.service.policies import DeviceRoom, RunningJob, WaitingJob, expected_ends
 from penstock.service.simulation import QueueTrace, simulate_method
 from penstock.train.job import make_job
 from penstock.train.memory import process_memory

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 import pytest
 
 from penstock.service import SHARING
+from penstock.service.admission import JobDevice
 from penstock.service.policies import DeviceRoom
-from penstock.service.rooms import JobDevice
 from penstock.service.service import shared_devices
 from penstock.service.sharing import started_mps
 from refusals import refused

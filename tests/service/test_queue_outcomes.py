@@ -5,12 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.service.admission import SpeedMeter, Speeds, after_forecast, need_of_alike, start_of, waiting_jobs
+from penstock.service.admission import (
+    JobDevice,
+    SpeedMeter,
+    Speeds,
+    after_forecast,
+    need_of_alike,
+    start_of,
+    waiting_jobs,
+)
 from penstock.service.policies import DeviceRoom
 from penstock.service.records import JobRecord, best_of
-from penstock.service.rooms import JobDevice
 from penstock.service.scheduler import MOST_LOST, after_end
-from penstock.service.workers import memory_need
+from penstock.service.workers import tasks
 from penstock.service.workers.tasks import reached
 from penstock.train.job import make_job
 from penstock.train.memory import process_memory
@@ -227,12 +234,12 @@ def test_the_host_is_granted_what_a_job_takes_beyond_the_pages_that_all_jobs_sha
     known = ProcessMemory(resident=400, files=150)
     found = MemoryForecast("cpu", 0, 0, 0, 500, parts, parts, "a step", "traced", "")
     monkeypatch.setattr(process_memory, "_known", lambda: known)
-    monkeypatch.setattr(memory_need, "forecast", lambda *given, **more: found)
-    need = memory_need.memory_need(make_job({}), {"bytes": 0}, 240)
+    monkeypatch.setattr(tasks, "forecast", lambda *given, **more: found)
+    need = tasks.memory_need(make_job({}), {"bytes": 0}, 240)
     assert need["forecast"]["host_bytes"] == 350
     assert need["forecast"]["categories"] == {"process": 250, "features": 100}
     # The margin is on what the job itself takes, which is traced; the process is measured.
-    assert need["host_bytes"] == 250 + memory_need.with_margin(100, 0.4)
+    assert need["host_bytes"] == 250 + tasks.with_margin(100, 0.4)
     # What a fork has from the process that it was forked from counts, where that is more.
-    need = memory_need.memory_need(make_job({}), {"bytes": 0}, 300)
-    assert need["host_bytes"] == 300 + memory_need.with_margin(100, 0.4)
+    need = tasks.memory_need(make_job({}), {"bytes": 0}, 300)
+    assert need["host_bytes"] == 300 + tasks.with_margin(100, 0.4)

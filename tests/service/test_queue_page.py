@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from browser import CHROMIUM, Browser, browser
-from penstock.report import assets
-from penstock.report.assets import SCRIPT
+from penstock.report import markup
+from penstock.report.markup import SCRIPT
 from penstock.service.served import Served
 from penstock.service.service import answering, listening_at
 from penstock.service.workers.pool import WarmPool
@@ -353,9 +353,9 @@ def test_a_real_job_is_trained_while_the_page_is_open(opened, parts, tmp_path):
 
 def test_the_page_has_the_colours_of_the_reports():
     """The page cannot import the reports' style sheet; it holds the same colours, and loads nothing."""
-    text = (Path(assets.__file__).parents[1] / "service" / "page.html").read_text()
-    reports = dict(re.findall(r"(--[\w-]+): (#\w+)", assets.STYLE.partition("@media")[0]))
-    dark = dict(re.findall(r"(--[\w-]+): (#\w+)", assets.STYLE.partition("@media")[2]))
+    text = (Path(markup.__file__).parents[1] / "service" / "page.html").read_text()
+    reports = dict(re.findall(r"(--[\w-]+): (#\w+)", markup.STYLE.partition("@media")[0]))
+    dark = dict(re.findall(r"(--[\w-]+): (#\w+)", markup.STYLE.partition("@media")[2]))
     parts = text.partition("@media screen and (prefers-color-scheme: dark)")
     for found, wanted in ((parts[0], reports), (parts[2].partition("@media screen {")[0], dark)):
         colours = dict(re.findall(r"(--[\w-]+): (#\w+)", found))

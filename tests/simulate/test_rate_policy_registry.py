@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.simulate import POLICIES, simulate, star
-from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
-from penstock.simulate.state import PRIORITY, Terms
+from penstock.simulate.state import PRIORITY, Case, RatePolicy, Terms, terms_of
 from penstock.simulate.workload_builder import WorkloadBuilder
 from refusals import refused
 

@@ -50,15 +50,15 @@ def assert_same(run, one, tolerance):
     "fields",
     [
         {"negatives": "uniform", "corrupt": "both", "negatives_per_edge": 3},
-        pytest.param({"negatives": "joint", "negatives_per_edge": 8, "link_loss": "softmax"}, marks=pytest.mark.long),
+        pytest.param({"negatives": "joint", "negatives_per_edge": 8, "loss": "softmax"}, marks=pytest.mark.long),
         pytest.param({"negatives": "in-batch", "metric": "roc-auc"}, marks=pytest.mark.long),
-        pytest.param({"rank_against": 0, "edge_type": "paper__cites__paper", **TYPED}, marks=pytest.mark.long),
+        pytest.param({"rank_against": 0, "target": "paper__cites__paper", **TYPED}, marks=pytest.mark.long),
     ],
 )
 def test_links_of_a_symmetric_graph(tmp_path, fields):
     """Two workers, and a sampler each; the graph holds no edges out, so that the job does."""
     fields = {"task": "link-prediction", "batch_size": 250, "epochs": 2, **fields}
-    graph = typed_graph() if "edge_type" in fields else community_graph()
+    graph = typed_graph() if "target" in fields else community_graph()
     run, one = both(graph, tmp_path, 2, {"machines": machines(1, 1), "samplers": 1}, **fields)
     assert_same(run, one, ROUNDING)
 
@@ -87,7 +87,7 @@ def test_edges_sampled_by_time(tmp_path, fields, samplers):
     "fields, samplers",
     [
         pytest.param(
-            {"task": "link-prediction", "edge_type": "author__writes__paper", "rank_against": 5},
+            {"task": "link-prediction", "target": "author__writes__paper", "rank_against": 5},
             1,
             marks=pytest.mark.long,
         ),
@@ -123,7 +123,7 @@ def test_one_worker_has_the_same_bits(tmp_path, samplers):
 
 def test_links_between_types_with_learned_rows(tmp_path):
     """Authors have no features; what is held out leaves the reverse relation too."""
-    fields = {"task": "link-prediction", "edge_type": "author__writes__paper", "batch_size": 60, **TYPED}
+    fields = {"task": "link-prediction", "target": "author__writes__paper", "batch_size": 60, **TYPED}
     run, one = both(typed_graph(), tmp_path, 2, {"machines": machines(1, 1)}, **fields)
     assert_same(run, one, ROUNDING)
 
@@ -133,7 +133,7 @@ def test_links_between_types_with_learned_rows(tmp_path):
 def test_a_task_that_dies_changes_no_bit(tmp_path, victim):
     """About when held-out edges are ranked, and with gradients that are clipped together with learned rows'."""
     graph = typed_graph().save(tmp_path / "graph")
-    fields = {"task": "link-prediction", "edge_type": "author__writes__paper", "batch_size": 60, "clip": 0.3, **TYPED}
+    fields = {"task": "link-prediction", "target": "author__writes__paper", "batch_size": 60, "clip": 0.3, **TYPED}
     fields |= {"epochs": 3, "rank_against": 0}
     cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, tmp_path))
     calm = run_on(cluster, graph.path, tmp_path / "calm", **fields)

@@ -219,7 +219,7 @@ def test_decayed_rows_of_one_hot_input_and_decided_epochs(tmp_path):
     graph = typed_graph()
     del graph.nodes["paper"].fields["x"]
     saved = graph.save(tmp_path / "graph")
-    fields = {"model": "rgcn", "one_hot": True, "bases": 2, "hidden": 4, "batch_size": 8, "epochs": "auto"}
+    fields = {"model": "rgcn", "embedding": "one-hot", "bases": 2, "hidden": 4, "batch_size": 8, "epochs": "auto"}
     fields |= {"embedding_decay": 0.01, "weight_decay": 0.01, "evaluate_every": 0}
     one = trained(saved, tmp_path / "one", **{**JOB, **fields})
     cluster = cluster_file(tmp_path, machines=machines(1, 0), partition=in_parts(saved, 2, tmp_path))

@@ -10,8 +10,8 @@ from training_graphs import assert_same_state, facts_of, newest_checkpoint, trai
 ROUNDING = 1e-4
 """Losses of a few steps: sums of 32-bit numbers in another order."""
 TRIPLES = {"model": "embedding", "embedding": 8, "batch_size": 37, "epochs": 2, "corrupt": "both", "scorer": "complex"}
-SHARED = {"negatives": "joint", "negatives_per_edge": 9, "link_loss": "softmax", "inverse_relations": True}
-ALL = {"negatives": "all", "link_loss": "softmax", "regulariser": "n3", "regularisation": 0.01}
+SHARED = {"negatives": "joint", "negatives_per_edge": 9, "loss": "softmax", "inverse_relations": True}
+ALL = {"negatives": "all", "loss": "softmax", "regulariser": "n3", "regularisation": 0.01}
 OWN = {
     "scorer": "rotate",
     "negatives_per_edge": 4,

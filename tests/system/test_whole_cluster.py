@@ -111,7 +111,7 @@ LINKS = {"task": "link-prediction", "rank_against": 20, "model": "gcn", "layers"
         pytest.param(community_graph, {**LINKS, "supervision": 0.5}, marks=pytest.mark.long),
         pytest.param(labelled_edges, {"task": "edge-classification", "label": "kind"}, marks=pytest.mark.long),
         pytest.param(numbered_edges, {"task": "edge-regression", "label": "score"}, marks=pytest.mark.long),
-        (typed_graph, {**TYPED, **LINKS, "model": "rgcn", "edge_type": "author__writes__paper"}),
+        (typed_graph, {**TYPED, **LINKS, "model": "rgcn", "target": "author__writes__paper"}),
     ],
     ids=["links", "classes of edges", "numbers of edges", "links between types"],
 )

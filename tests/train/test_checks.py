@@ -27,7 +27,7 @@ def test_relations_among_one_type_are_learned_together(tmp_path):
     (tmp_path / "triples.tsv").write_text("".join(lines))
     graph = load(tmp_path / "triples.tsv")
     assert choose_task(graph, make_job({})) == "knowledge-graph-completion"
-    assert choose_task(graph, make_job({"edge_type": "entity__before__entity"})) == "link-prediction"
+    assert choose_task(graph, make_job({"target": "entity__before__entity"})) == "link-prediction"
     assert choose_task(typed_graph(), make_job({"label": "y"})) == "node-classification"
 
 
@@ -70,8 +70,8 @@ def test_what_only_neighbour_sampling_obeys(sampler, graph):
         ({"replace": True}, "`replace`"),
     ):
         with refused(f"unsupported-combination {sampler} {said}"):
-            check_sampler_supports(make_job({"graph": "g", "sampler": sampler, **fields}), typed=False)
-        check_sampler_supports(make_job({"graph": "g", **fields}), typed=False)
+            check_sampler_supports(make_job({"graph": "g", "sampler": sampler, **fields}), graph)
+        check_sampler_supports(make_job({"graph": "g", **fields}), graph)
     check(graph, sampler=sampler)
 
 

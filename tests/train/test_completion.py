@@ -186,11 +186,11 @@ def test_other_relations_are_refused(tmp_path):
     [
         ({"scorer": "dot"}, "unsupported-combination dot distmult"),
         (
-            {"scorer": "complex", "edge_type": "entity__next__entity", "task": "knowledge-graph-completion"},
-            "conflicting-options edge_type",
+            {"scorer": "complex", "target": "entity__next__entity", "task": "knowledge-graph-completion"},
+            "conflicting-options target",
         ),
         ({"scorer": "complex", "regulariser": "n3"}, "conflicting-options regularisation"),
-        ({"scorer": "complex", "link_loss": "softmax", "adversarial": 1.0}, "conflicting-options adversarial"),
+        ({"scorer": "complex", "loss": "softmax", "adversarial": 1.0}, "conflicting-options adversarial"),
         ({"scorer": "complex", "negatives": "in-batch"}, "unknown-name in-batch"),
         ({"scorer": "complex", "embedding": 15}, "invalid-value complex 15"),
         ({"scorer": "complex", "layers": 2}, "invalid-document layers"),
@@ -243,7 +243,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data" / "fb15k-237.npz"
 def test_a_little_training_on_fb15k_237_ranks_far_above_chance(tmp_path):
     """Chance is a mean reciprocal rank of about 0.0007 among 14,541 entities."""
     fields = {"model": "embedding", "embedding": 32, "scorer": "complex", "corrupt": "both", "inverse_relations": True}
-    fields |= {"negatives": "joint", "negatives_per_edge": 256, "link_loss": "softmax", "batch_size": 2000}
+    fields |= {"negatives": "joint", "negatives_per_edge": 256, "loss": "softmax", "batch_size": 2000}
     fields |= {"optimiser": "Adagrad", "lr": 0.1, "embedding_optimiser": "adagrad", "embedding_lr": 0.1}
     run = trained(load(DATA), tmp_path / "run", epochs=2, evaluate_every=0, **fields)
     assert run.test["mrr"] > 0.1, run.test

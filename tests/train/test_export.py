@@ -53,7 +53,7 @@ CASES = {
     "typed-bases": (typed_graph, {"model": "rgcn", "bases": 2, "embedding": 8, "fanouts": HOPS}),
     "typed-blocks": (typed_graph, {"model": "rgcn", "blocks": 2, "embedding": 8}),
     "hgt": (typed_graph, {"model": "hgt", "embedding": 8, "heads": 2}),
-    "one-hot": (lambda: bare(typed_graph()), {"model": "rgcn", "bases": 2, "one_hot": True}),
+    "one-hot": (lambda: bare(typed_graph()), {"model": "rgcn", "bases": 2, "embedding": "one-hot"}),
     "typed-mlp": (typed_graph, {"model": "mlp", "embedding": 8}),
 }
 

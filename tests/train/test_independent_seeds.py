@@ -90,9 +90,9 @@ def test_no_two_numbers_share_a_split():
 
 def as_of_an_earlier_release(run):
     """Take out of a run folder what earlier releases did not write."""
-    job = yaml.safe_load((run / "job.yaml").read_text())
+    job = yaml.safe_load((run / "decided.yaml").read_text())
     assert job.pop("draws") == 1
-    (run / "job.yaml").write_text(yaml.safe_dump(job))
+    (run / "decided.yaml").write_text(yaml.safe_dump(job))
     for file in (run / "checkpoints").glob("step-*.ckpt"):
         state = read_state(file)
         assert state.pop("draws") == 1
@@ -114,8 +114,8 @@ def test_a_run_of_an_earlier_release_resumes_with_its_own_draws(tmp_path):
 def test_a_checkpoint_of_other_draws_is_refused(tmp_path):
     graph = community_graph()
     run = trained(graph, tmp_path / "run")
-    job = yaml.safe_load((run.path / "job.yaml").read_text())
-    (run.path / "job.yaml").write_text(yaml.safe_dump({**job, "draws": 1}))
+    job = yaml.safe_load((run.path / "decided.yaml").read_text())
+    (run.path / "decided.yaml").write_text(yaml.safe_dump({**job, "draws": 1}))
     with refused("mismatched-inputs draws"):
         train(graph, resume=run.path, epochs=4)
     assert RunFolder.open(run.path).facts["state"] == "finished"

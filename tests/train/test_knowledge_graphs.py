@@ -26,8 +26,8 @@ EARLIER = {
     "batch_size": 10_000,
 }
 RECIPE = {
-    **{name: value for name, value in EARLIER.items() if name != "embedding"},
-    "one_hot": True,
+    **EARLIER,
+    "embedding": "one-hot",
     "bases": 30,
     "weight_decay": 5e-4,
     "embedding_decay": 5e-4,

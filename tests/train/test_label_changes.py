@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.api import train
 from penstock.graph.prepare import component_mask, prepare
 from penstock.train.dataset.labels import check_uncut
 from penstock.train.dataset.prepared_graph import prepared
 from penstock.train.job import job_of
 from refusals import refused
 from training_graphs import (
-    SMALL,
     assert_same_state,
     community_graph,
     lists_of,
@@ -75,13 +73,18 @@ def test_validation_vertices_are_trained_on(tmp_path):
     found = prepared(graph, job_of({"train_on_validation": True})).nodes["node"].splits
     assert set(found) == {"train", "test"}
     assert found["train"].tolist() == sorted([*before["train"].tolist(), *before["val"].tolist()])
-    run = train(graph, run=str(tmp_path / "run"), train_on_validation=True, **SMALL)
-    assert run.test and not run.val
+    made = prepare(graph, tmp_path / "made", train_on_validation=True)
+    then, now = trained(graph, tmp_path / "then", train_on_validation=True), trained(made, tmp_path / "now")
+    assert_same_state(newest_checkpoint(then.path), newest_checkpoint(now.path))
+    assert now.test and not now.val
 
 
-def test_a_graph_without_splits_is_refused():
+def test_a_graph_without_splits_is_refused(tmp_path):
     with refused("split-missing train_on_validation"):
         prepared(two_components(), job_of({"train_on_validation": True}))
+    with refused("split-missing train_on_validation"):
+        prepare(two_components(), tmp_path / "made", train_on_validation=True)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("field", ["largest_component", "train_on_validation"])

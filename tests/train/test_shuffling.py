@@ -143,7 +143,7 @@ def test_what_cannot_be_is_refused(tmp_path):
     for sampler in SAMPLERS:
         job = make_job({**SMALL, "sampler": sampler, "shuffle": "never"})
         if SAMPLERS[sampler].shuffles:
-            check_sampler_supports(job, typed=False)
+            check_sampler_supports(job, graph)
         else:
             with refused(f"unsupported-combination {sampler} never"):
-                check_sampler_supports(job, typed=False)
+                check_sampler_supports(job, graph)

@@ -48,7 +48,7 @@ def test_classes_and_words(tmp_path):
     assert not (tmp_path / "none.parquet").exists()
 
 
-@pytest.mark.parametrize("fields", [{}, {"task": "link-prediction", "edge_type": "author__writes__paper"}])
+@pytest.mark.parametrize("fields", [{}, {"task": "link-prediction", "target": "author__writes__paper"}])
 def test_a_share_without_items_has_a_loss(tmp_path, fields):
     """Of a batch with fewer items than workers some have none: their loss is 0 and can be derived."""
     graph = typed_graph(60).save(tmp_path / "graph")
@@ -131,8 +131,8 @@ def test_whole_and_negative_numbers(tmp_path):
     "fields",
     [
         {},
-        {"negatives": "joint", "negatives_per_edge": 20, "link_loss": "softmax", "scorer": "distmult"},
-        {"negatives": "in-batch", "scorer": "mlp", "link_loss": "softmax", "metric": "roc-auc"},
+        {"negatives": "joint", "negatives_per_edge": 20, "loss": "softmax", "scorer": "distmult"},
+        {"negatives": "in-batch", "scorer": "mlp", "loss": "softmax", "metric": "roc-auc"},
         {"corrupt": "both", "negatives_per_edge": 3, "metric": "hits@20", "filtered": False},
     ],
     ids=["uniform", "joint", "in-batch", "both"],
@@ -156,7 +156,7 @@ def test_links(fields, tmp_path):
 
 def test_links_of_a_typed_graph(tmp_path):
     graph = typed_graph()
-    job = {"task": "link-prediction", "edge_type": "author__writes__paper", "model": "rgcn", "rank_against": 0}
+    job = {"task": "link-prediction", "target": "author__writes__paper", "model": "rgcn", "rank_against": 0}
     run = trained(graph, tmp_path / "run", **job, **{**LONG, "embedding": 16, "batch_size": 64})
     assert run.test["mrr"] > 0.04
     found = table(run, graph, tmp_path, "val")

@@ -97,7 +97,7 @@ def test_batches_hold_nothing_that_is_not_before_their_edges(job, typed, whole):
     graph = stream(whole=whole, typed=typed)
     kind = graph.edge_types[0]
     seen = 0
-    for batch in ps.loader(graph, batch_size=32, **job, edge_features=["t"], edge_type="__".join(kind)):
+    for batch in ps.loader(graph, batch_size=32, **job, edge_features=["t"], target="__".join(kind)):
         links, blocks = batch.links, batch.blocks
         counts = {name: len(rows) for name, rows in links.nodes.items()}
         times = {
@@ -124,7 +124,7 @@ def test_what_is_later_than_an_edge_changes_no_score(tmp_path, job, typed):
     """A model is trained once, and its scores of early edges are asked for on graphs with another future."""
     graph = stream(typed=typed)
     kind = "__".join(graph.edge_types[0])
-    run = trained(graph, tmp_path / "run", **job, model="rgcn" if typed else "sage", edge_type=kind)
+    run = trained(graph, tmp_path / "run", **job, model="rgcn" if typed else "sage", target=kind)
     assert np.isfinite(losses_of(run)).all() and run.val and run.test
     after = run.predict(split="train", graph=stream(300, typed=typed)).to_pydict()
     before = run.predict(split="train").to_pydict()
@@ -178,7 +178,7 @@ def test_reverse_edges_have_their_edges_times():
     """Without times the reverse relation would show what comes later."""
     graph = stream()
     ((kind, edges),) = graph.edges.items()
-    loader = ps.loader(graph, batch_size=64, **LINKS, reverse_edges=True, edge_type="__".join(kind))
+    loader = ps.loader(graph, batch_size=64, **LINKS, reverse_edges=True, target="__".join(kind))
     ((_, turned),) = [each for each in loader.graph.edges.items() if each[0] != kind]
     one, two = np.asarray(edges.edge_index()), np.asarray(turned.edge_index())
     forward, backward = np.stack([*one, edges.fields["t"]]), np.stack([*two[::-1], turned.fields["t"]])

@@ -48,14 +48,14 @@ def loader(
     and the pipeline, and `as_pyg`, `drop_last`, `disjoint`, `subgraph_type`, `exclude_edges` (docs/python.md).
     """
     given = given_graph(graph)
-    chosen = chosen_examples(given, edge_label_index, edge_label, fields.get("edge_type"))
+    chosen = chosen_examples(given, edge_label_index, edge_label, fields.get("target"))
     if chosen is not None:
         if not isinstance(split, str):
             raise PenstockError(
                 "ps.loader was given vertices and edge_label_index: give one of both.", code="conflicting-options"
             )
         kind = chosen.edge_type if isinstance(chosen, EdgeExamples) else chosen
-        fields = {"task": "link-prediction", **fields, "edge_type": edge_key(kind)}
+        fields = {"task": "link-prediction", **fields, "target": edge_key(kind)}
         split, given = chosen if isinstance(chosen, EdgeExamples) else split, given._replace(examples={})
     sizes = {"fanouts": fanouts, "batch_size": batch_size}
     said = {name: value for name, value in sizes.items() if value is not None}

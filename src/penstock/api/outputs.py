@@ -124,7 +124,7 @@ def _sampled(graph: Graph, model: Any, name: str, options: dict[str, Any], devic
         raise PenstockError(
             "Models of ps.nn weigh messages in exact inference: leave out fanouts.", code="unsupported-combination"
         )
-    batches = loader(graph, None, node_type=name, device=device, **options)
+    batches = loader(graph, None, target=name, device=device, **options)
     model, typed, found = model.to(batches.device), not graph.is_homogeneous, []
     wanted = {"edge_attr": options["edge_features"], "edge_weight": options["edge_weight"]}
     with torch.no_grad(), evaluating(model), code_at_fault(f"Module {type(model).__name__}"):

@@ -249,6 +249,9 @@ def prepare_command(
     largest_component: Annotated[
         bool, typer.Option("--largest-component", help="Labels count in the largest connected component only.")
     ] = False,
+    train_on_validation: Annotated[
+        bool, typer.Option("--train-on-validation", help="Train on validation vertices too; nothing is validated.")
+    ] = False,
     features: Annotated[str, typer.Option(help="Vertex field with features.")] = "x",
     label: Annotated[str, typer.Option(help="Vertex field with labels.")] = "y",
     split: Annotated[int, typer.Option(min=0, help="Which of several given splits an archive has.")] = 0,
@@ -262,9 +265,10 @@ def prepare_command(
     from penstock.graph.convert import load
     from penstock.graph.prepare import prepare
 
-    if not (scale_features or largest_component):
+    if not (scale_features or largest_component or train_on_validation):
         raise PenstockError(
-            "Nothing is asked for: add --scale-features, --largest-component or both.", code="option-missing"
+            "Nothing is asked for: add --scale-features, --largest-component or --train-on-validation.",
+            code="option-missing",
         )
     with measured() as took:
         made = prepare(
@@ -272,6 +276,7 @@ def prepare_command(
             out,
             scale_features=scale_features,
             largest_component=largest_component,
+            train_on_validation=train_on_validation,
             features=features,
             label=label,
             force=force,

@@ -1,5 +1,6 @@
 """`penstock plan`: which task runs where, how flows share links, and what that will take."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,48 +36,67 @@ if TYPE_CHECKING:
 
 _LEAST = 0.005
 """A change by less than this share of an iteration counts as none: it would be printed as 0 %."""
+_OF_CLUSTERS = "--{} is for plans of clusters: leave it out with --execution."
+
+
+# The options of the command.
+
+JobArgument = Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")]
+ClusterOption = Annotated[
+    str | None, typer.Option(help="The cluster file: machines, what they have, their links.  [default: 2x1]")
+]
+ProfileOption = Annotated[
+    Path | None, typer.Option(help="What an iteration costs (penstock profile); measured now if none.")
+]
+ExecutionOption = Annotated[bool, typer.Option(help="Plan the CPU and GPU of one machine instead.")]
+MachineOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Compare how machines execute the job, such as this,h200,l4 or all; files of `penstock profile"
+        " --operators -o` are machines too. With --cluster: what its machines are like."
+    ),
+]
+DeviceMemoryOption = Annotated[
+    str | None, typer.Option(help="With --execution: memory of the GPU, such as 24GB.  [default: the machine's]")
+]
+PlacementOption = Annotated[str, typer.Option(help=f"{PLACEMENTS.words()}; all are compared.")]
+FlowsOption = Annotated[str, typer.Option(help="oes, fair, fifo, iteration-first, …; the best that can run.")]
+BudgetOption = Annotated[float, typer.Option(min=0, help="Seconds to search at most; 0: by steps alone.")]
+StepsOption = Annotated[int, typer.Option(min=1, help="Steps of a search.")]
+SimulationsOption = Annotated[
+    int, typer.Option(min=0, help="Placements that a search may simulate; 0: by the size of the cluster.")
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="The plan to write.  [default: plan.json; of one machine: none]")
+]
+TimelineOption = Annotated[
+    list[Path] | None, typer.Option(help="Write the plan's run as a page (.html) or a trace (.json); repeatable.")
+]
+SlowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Also with slow machines: m1=0.5 for one at half of its speed, any=0.5:0.1 for each with a probability"
+        " of 0.1; repeatable."
+    ),
+]
 
 
 @takes_job_flags
 def plan_command(
-    job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="The cluster file: machines, what they have, their links.  [default: 2x1]")
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(help="What an iteration costs (penstock profile); measured now if none.")
-    ] = None,
-    execution: Annotated[bool, typer.Option(help="Plan the CPU and GPU of one machine instead.")] = False,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            help="Compare how machines execute the job, such as this,h200,l4 or all; files of `penstock profile"
-            " --operators -o` are machines too. With --cluster: what its machines are like."
-        ),
-    ] = None,
-    device_memory: Annotated[
-        str | None, typer.Option(help="With --execution: memory of the GPU, such as 24GB.  [default: the machine's]")
-    ] = None,
-    placement: Annotated[str, typer.Option(help=f"{PLACEMENTS.words()}; all are compared.")] = "",
-    flows: Annotated[str, typer.Option(help="oes, fair, fifo, iteration-first, …; the best that can run.")] = "",
-    budget: Annotated[float, typer.Option(min=0, help="Seconds to search at most; 0: by steps alone.")] = 0.0,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 10_000,
-    simulations: Annotated[
-        int, typer.Option(min=0, help="Placements that a search may simulate; 0: by the size of the cluster.")
-    ] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The plan to write.  [default: plan.json; of one machine: none]")
-    ] = None,
-    timeline: Annotated[
-        list[Path] | None, typer.Option(help="Write the plan's run as a page (.html) or a trace (.json); repeatable.")
-    ] = None,
-    slow: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Also with slow machines: m1=0.5 for one at half of its speed, any=0.5:0.1 for each with a probability"
-            " of 0.1; repeatable."
-        ),
-    ] = None,
+    job: JobArgument = None,
+    cluster: ClusterOption = None,
+    profile: ProfileOption = None,
+    execution: ExecutionOption = False,
+    machine: MachineOption = None,
+    device_memory: DeviceMemoryOption = None,
+    placement: PlacementOption = "",
+    flows: FlowsOption = "",
+    budget: BudgetOption = 0.0,
+    steps: StepsOption = 10_000,
+    simulations: SimulationsOption = 0,
+    out: OutOption = None,
+    timeline: TimelineOption = None,
+    slow: SlowOption = None,
     sweep: SweepOption = None,
     chart: ChartOption = None,
     plan_seed: SeedOption = 0,
@@ -94,51 +114,28 @@ def plan_command(
 
     Example: penstock plan job.yaml --machine this,h200,a100,l4
     """
-    from penstock.cli.plan_variants import draw_plan, plan_sweep
-    from penstock.cluster.cluster_file import read_cluster
-    from penstock.report.gantt import check_form
-
     if execution or (machine is not None and cluster is None):
-        refuse_options(
-            "--{} is for plans of clusters: leave it out with --execution.",
-            "unsupported-combination",
-            cluster=cluster,
-            placement=placement,
-            flows=flows,
-            budget=budget,
-            timeline=timeline,
-            slow=slow,
-            sweep=sweep,
-            chart=chart,
-        )
-        if profile is not None:
-            raise PenstockError(
-                "--profile is what a job's iterations cost on a cluster: name the profile of a machine's operators with"
-                f" --machine {profile} instead.",
-                code="unsupported-combination",
-            )
-        chosen = chosen_job(job, fields)
-        if out is not None:
-            check_new_file(out, force)
-        show_execution_plan(chosen, "this" if machine is None else machine, device_memory, out, as_json)
+        of_clusters: dict[str, Any] = {"cluster": cluster, "placement": placement, "flows": flows, "budget": budget}
+        of_clusters |= {"timeline": timeline, "slow": slow, "sweep": sweep, "chart": chart}
+        refuse_options(_OF_CLUSTERS, "unsupported-combination", **of_clusters)
+        _refuse_profile(profile)
+        show_execution_plan(chosen_job(job, fields), machine or "this", device_memory, out, force, as_json)
         return
     if device_memory is not None:
         raise PenstockError("--device-memory is for --execution: leave it out.", code="unsupported-combination")
     check_chart(chart, sweep)
-    cluster = "2x1" if cluster is None else cluster
-    out = Path("plan.json") if out is None else out
+    cluster, out = "2x1" if cluster is None else cluster, out or Path("plan.json")
     if sweep:
         refuse_options(NOT_WITH_SWEEP, timeline=timeline, slow=slow)
     else:
-        check_new_file(out, force)
-        for path in timeline or []:
-            check_form(path)
+        _check_files(out, timeline or [], force)
     chosen = chosen_job(job, fields)
     with shown_progress(as_json, f"Planning for the cluster {cluster}.") as progress:
         with importing(progress, "torch"):
+            from penstock.cli.plan_variants import plan_sweep
+            from penstock.cluster.cluster_file import read_cluster
             from penstock.cluster.planning import plan_run
             from penstock.cost.model import known_machine
-            from penstock.plan.document import write_plan
             from penstock.plan.placement import Budget
             from penstock.plan.planner import PlanChoices
             from penstock.plan.stragglers import parsed_slow
@@ -151,15 +148,41 @@ def plan_command(
             plan = plan_run(chosen, read_cluster(cluster), profile, choices, progress, like)
     if sweep:
         show_sweep(rows, PLANNED_COLUMNS, "plan", as_json, chart)
-        return
+    else:
+        _write(plan, out, timeline or [], progress.notes, as_json)
+
+
+def _refuse_profile(profile: Path | None) -> None:
+    if profile is not None:
+        raise PenstockError(
+            "--profile is what a job's iterations cost on a cluster: name the profile of a machine's operators with"
+            f" --machine {profile} instead.",
+            code="unsupported-combination",
+        )
+
+
+def _check_files(out: Path, timelines: Sequence[Path], force: bool) -> None:
+    """Refuse files that could not be written, before anything is planned."""
+    from penstock.report.gantt import check_form
+
+    check_new_file(out, force)
+    for path in timelines:
+        check_form(path)
+
+
+def _write(plan: "Plan", out: Path, timelines: Sequence[Path], notes: list[str], as_json: bool) -> None:
+    """Write the plan and its timelines, and print what was decided."""
+    from penstock.cli.plan_variants import draw_plan
+    from penstock.plan.document import write_plan
+
     write_plan(plan, out)
-    for path in timeline or []:
+    for path in timelines:
         draw_plan(plan, out.stem, path)
     if as_json:
-        print_json({"path": str(out), "notes": progress.notes, **_fields(plan)})
+        print_json({"path": str(out), "notes": notes, **_fields(plan)})
         return
     _print_plan(plan, out)
-    for path in timeline or []:
+    for path in timelines:
         print(f"Written to {path}")
 
 
@@ -249,11 +272,15 @@ _SAID = 3
 """The most sizes outside of the measured range that are printed."""
 
 
-def show_execution_plan(job: "Job", machines: str, device_memory: str | None, out: Path | None, as_json: bool) -> None:
+def show_execution_plan(
+    job: "Job", machines: str, device_memory: str | None, out: Path | None, force: bool, as_json: bool
+) -> None:
     """Plan a job's execution and print it: all alternatives on one machine, or the best one on each of several.
 
-    The plan of one machine is written to `out`.
+    The plan of one machine is written to `out`, with `force` also over a file that is there.
     """
+    if out is not None:
+        check_new_file(out, force)
     size = None if device_memory is None else parsed_bytes(device_memory, "--device-memory")
     with shown_progress(as_json, "Planning the execution on one machine.") as progress:
         with importing(progress, "torch"):

@@ -23,9 +23,9 @@ penstock recipes cora gat --data data --out cora.yaml
 penstock train cora.yaml
 ```
 
-Some figures are of graphs that were changed first: features divided by their sums, or labels of the largest component
-alone. The job file of such a recipe begins with the command that makes the changed graph (`penstock data prepare`), and
-names that folder.
+Some figures are of graphs that were changed first: features divided by their sums, labels of the largest component
+alone, or validation vertices in the training split. The job file of such a recipe begins with the command that makes
+the changed graph (`penstock data prepare`), and names that folder.
 
 Any other graph takes the place of the set with `penstock train job.yaml --graph data/mine`.
 

@@ -31,43 +31,54 @@ _POLICY_HELP = (
 )
 
 
+WorkloadArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="WORKLOAD",
+        help="A workload file (YAML), a plan to replay (plan.json), with --queue a trace of jobs (YAML), or with"
+        " --shop a flexible job shop (.fjs).",
+    ),
+]
+QueuesOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Carry priorities out with this many queues; by default one for each rank."),
+]
+TimelineOption = Annotated[
+    list[Path] | None, typer.Option(help="Write a page (.html) or a Perfetto trace (.json); may be repeated.")
+]
+CoflowsOption = Annotated[
+    Path | None, typer.Option(help="Write the completion time of every coflow to this table (.csv).")
+]
+QueueOption = Annotated[
+    bool,
+    typer.Option("--queue", help="Compare the queue's policies on a trace of jobs; --policy takes one of them."),
+]
+ShopOption = Annotated[bool, typer.Option("--shop", help="Schedule the jobs of a flexible job shop (.fjs).")]
+ScheduleOption = Annotated[
+    str | None, typer.Option(help=f"With --shop: {SCHEDULERS.words()}; by default local-search.")
+]
+ScheduleOptions = Annotated[
+    str | None, typer.Option(help="With --shop: fields of the schedule, such as {seed: 4} (docs/simulating.md).")
+]
+ResultsChartOption = Annotated[
+    Path | None, typer.Option(help="With --sweep or --queue: draw the results as a page (.html).")
+]
+
+
 def simulate_command(
-    workload: Annotated[
-        Path,
-        typer.Argument(
-            metavar="WORKLOAD",
-            help="A workload file (YAML), a plan to replay (plan.json), with --queue a trace of jobs (YAML), or with"
-            " --shop a flexible job shop (.fjs).",
-        ),
-    ],
+    workload: WorkloadArgument,
     policy: Annotated[str | None, typer.Option(help=_POLICY_HELP)] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Run all fitting policies and print a table.")] = False,
-    queues: Annotated[
-        int | None,
-        typer.Option(min=1, help="Carry priorities out with this many queues; by default one for each rank."),
-    ] = None,
-    timeline: Annotated[
-        list[Path] | None, typer.Option(help="Write a page (.html) or a Perfetto trace (.json); may be repeated.")
-    ] = None,
-    out_coflows: Annotated[
-        Path | None, typer.Option(help="Write the completion time of every coflow to this table (.csv).")
-    ] = None,
+    queues: QueuesOption = None,
+    timeline: TimelineOption = None,
+    out_coflows: CoflowsOption = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Instead of the file's number.")] = None,
-    queue: Annotated[
-        bool,
-        typer.Option("--queue", help="Compare the queue's policies on a trace of jobs; --policy takes one of them."),
-    ] = False,
-    shop: Annotated[bool, typer.Option("--shop", help="Schedule the jobs of a flexible job shop (.fjs).")] = False,
-    schedule: Annotated[
-        str | None, typer.Option(help=f"With --shop: {SCHEDULERS.words()}; by default local-search.")
-    ] = None,
-    schedule_options: Annotated[
-        str | None, typer.Option(help="With --shop: fields of the schedule, such as {seed: 4} (docs/simulating.md).")
-    ] = None,
+    queue: QueueOption = False,
+    shop: ShopOption = False,
+    schedule: ScheduleOption = None,
+    schedule_options: ScheduleOptions = None,
     sweep: SweepOption = None,
-    chart: Annotated[
-        Path | None, typer.Option(help="With --sweep or --queue: draw the results as a page (.html).")
-    ] = None,
+    chart: ResultsChartOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """What a workload takes on its machines and links, what no schedule can beat, and what sets the pace.
@@ -85,13 +96,9 @@ def simulate_command(
     if shop:
         from penstock.cli.simulate_jobs import simulate_shop
 
-        others: dict[str, Any] = {
-            "policy": policy,
-            "queues": queues,
-            "out_coflows": out_coflows,
-            "iterations": iterations,
-        }
-        refuse_options(_NOT_FOR.format("--shop"), **others, queue=queue, sweep=sweep, chart=chart)
+        others: dict[str, Any] = {"policy": policy, "queues": queues, "out_coflows": out_coflows, "queue": queue}
+        others |= {"iterations": iterations, "sweep": sweep, "chart": chart}
+        refuse_options(_NOT_FOR.format("--shop"), **others)
         simulate_shop(workload, schedule, schedule_options, compare, timeline or [], as_json)
         return
     if schedule is not None or schedule_options is not None:
@@ -102,15 +109,9 @@ def simulate_command(
     if queue:
         from penstock.cli.simulate_jobs import simulate_trace_of_jobs
 
-        refuse_options(
-            _NOT_FOR.format("--queue"),
-            compare=compare,
-            queues=queues,
-            timeline=timeline,
-            out_coflows=out_coflows,
-            iterations=iterations,
-            sweep=sweep,
-        )
+        others = {"compare": compare, "queues": queues, "out_coflows": out_coflows, "timeline": timeline}
+        others |= {"iterations": iterations, "sweep": sweep}
+        refuse_options(_NOT_FOR.format("--queue"), **others)
         simulate_trace_of_jobs(workload, policy, chart, as_json)
         return
     _check_options(policy, timeline or [], out_coflows)

@@ -26,8 +26,8 @@ from penstock.plan.document import Plan, plan_text
 from penstock.processes import polite_interrupt
 from penstock.progress import SILENT, Progress
 from penstock.train.auto_values import with_order_costs
+from penstock.train.checks import data_notes
 from penstock.train.dataset.labels import check_uncut
-from penstock.train.dataset.notes import data_notes
 from penstock.train.dataset.prepared_graph import choose_task, open_data, prepared
 from penstock.train.job import Job, stored_job, write_job
 from penstock.train.run import change_epochs, found_anywhere, plan_of, with_more_epochs

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from penstock.plan.workloads import PlannedRun, WorkloadEntry
     from penstock.service.policies import DeviceRoom, QueuePolicy, RunningJob, Start, WaitingJob
     from penstock.service.sharing import SharingWay
-    from penstock.simulate.rate_policy import RatePolicy
     from penstock.simulate.shop.schedule import Scheduler
+    from penstock.simulate.state import RatePolicy
 
 
 def require(held: bool, sentence: str) -> None:

@@ -54,7 +54,7 @@ class Neighbourhood:
 
     @property
     def num_edges(self) -> int:
-        """Edges of all relations."""
+        """The number of edges of all relations; an edge that several layers read counts once."""
         return sum(len(each.sources) for each in self.relations)
 
     @property

@@ -1,7 +1,7 @@
 """Graphs changed before training, as for some published results: `penstock data prepare`."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ def prepare(
     *,
     scale_features: bool = False,
     largest_component: bool = False,
+    train_on_validation: bool = False,
     features: str = "x",
     label: str = "y",
     force: bool = False,
@@ -32,12 +33,20 @@ def prepare(
 
     `scale_features` divides each vertex's row of `features` by its sum, unless that is 0. `largest_component` removes
     the `label` and the splits of all vertices outside the largest connected component; edges and vertices stay.
+    `train_on_validation` moves the validation vertices to the training split, so that nothing is validated.
     """
     check_target(out, force)
-    nodes, done = dict(graph.nodes), {"scale_features": scale_features, "largest_component": largest_component}
+    nodes: Mapping[str, NodeSet] = graph.nodes
+    done = {
+        "scale_features": scale_features,
+        "largest_component": largest_component,
+        "train_on_validation": train_on_validation,
+    }
     if largest_component:
         mask = component_mask(graph)
         nodes = {name: within(each, mask, label) for name, each in nodes.items()}
+    if train_on_validation:
+        nodes = joined_splits(nodes)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".prepare-", dir=out.parent) as place:
         if scale_features:
@@ -81,7 +90,24 @@ def within(nodes: NodeSet, mask: Array, label: str) -> NodeSet:
     return replace(nodes, fields=fields, splits=splits)
 
 
-def _scaled(nodes: dict[str, NodeSet], features: str, place: Path) -> Iterator[tuple[str, NodeSet]]:
+def joined_splits(nodes: Mapping[str, NodeSet]) -> dict[str, NodeSet]:
+    """The node types with validation vertices moved to the training split; a graph without both splits is refused."""
+    found = dict(nodes)
+    for name, each in nodes.items():
+        splits = dict(each.splits)
+        if "train" in splits and "val" in splits:
+            splits["train"] = np.union1d(splits["train"], splits.pop("val"))
+            found[name] = replace(each, splits=splits)
+    if found == nodes:
+        raise PenstockError(
+            "train_on_validation is for graphs with training and validation splits of their own, and the graph has"
+            " none: leave it out.",
+            code="split-missing",
+        )
+    return found
+
+
+def _scaled(nodes: Mapping[str, NodeSet], features: str, place: Path) -> Iterator[tuple[str, NodeSet]]:
     """Node types with rows that sum to 1. They are written to a file meanwhile, as features may not fit memory."""
     # Sums are torch's, so that they round as those of a run that scales what it gathers.
     import torch

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import first_problem, name_in
-from penstock.nn.options import LayerFields, LayerOptions
+from penstock.nn.options import ONE_HOT, LayerFields, LayerOptions
 from penstock.nn.scorer_table import SCORERS
 from penstock.registry import Registry
 
@@ -90,18 +90,9 @@ class ModelOptions(ModelFields, LayerOptions):
         return self
 
     @model_validator(mode="after")
-    def _rows_of_one_hot(self) -> "ModelOptions":
-        """Set the embedding's width: a vertex has its rows of the first layer's matrices, its own and one for each
-        basis.
-        """
-        if not self.one_hot:
-            return self
-        if not LAYERS[self.model].decomposes or not self.bases:
-            raise ValueError("one_hot is for model rgcn with bases: set bases, such as 30, or leave out one_hot")
-        width = self.hidden * (1 + self.bases)
-        if "embedding" in self.model_fields_set and self.embedding != width:
-            raise ValueError(f"one_hot makes embeddings of hidden * (1 + bases) = {width}: leave out embedding")
-        self.embedding = width
+    def _one_hot_fits(self) -> "ModelOptions":
+        if self.embedding == ONE_HOT and not (LAYERS[self.model].decomposes and self.bases):
+            raise ValueError("embedding one-hot is for model rgcn with bases: set bases, such as 30, or give a width")
         return self
 
     @model_validator(mode="after")

@@ -14,6 +14,10 @@ def _listed(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) and "," in value else value
 
 
+ONE_HOT: Literal["one-hot"] = "one-hot"
+"""The value of `embedding` by which vertices have rows of the first layer's weights."""
+
+
 class LayerFields(StrictDocument):
     """Fields of a model of the zoo, as layers read them; `layer_table.ModelFields` knows which layers there are."""
 
@@ -39,17 +43,29 @@ class LayerFields(StrictDocument):
     blocks: int = Field(
         0, ge=0, description="blocks along the diagonal of the matrices of rgcn's relations; 0: whole matrices"
     )
-    one_hot: bool = Field(
-        False,
-        description="rgcn without features: the first layer's weights have a row for each vertex (docs/models.md)",
-    )
     time_width: int = Field(
         0,
         ge=0,
         description="numbers that encode how long before its seed's time an edge was, for gatv2 and transformer; needs"
         " `time`",
     )
-    embedding: int = Field(64, ge=1, description="width of learnable embeddings of node types without features")
+    embedding: Annotated[int, Field(ge=1)] | Literal["one-hot"] = Field(
+        64,
+        description="width of learnable embeddings of node types without features; one-hot: rgcn's first layer has a"
+        " row of weights for each vertex (docs/models.md)",
+    )
+
+    @property
+    def embedding_width(self) -> int:
+        """Numbers of a learnable embedding: of one-hot input, a vertex's rows of the first layer's matrices, its own
+        and one for each basis.
+        """
+        return width_of_embedding(self.embedding, self.hidden, self.bases)
+
+
+def width_of_embedding(embedding: int | Literal["one-hot"], hidden: int, bases: int) -> int:
+    """`LayerFields.embedding_width` of these fields, for those who have a job as a document."""
+    return hidden * (1 + bases) if embedding == ONE_HOT else embedding
 
 
 class ModelInternals(StrictDocument):

@@ -32,7 +32,7 @@ class BothDirections(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of vertices."""
+        """The number of vertices, each of which has a list."""
         return len(self.indptr) - 1
 
 

@@ -97,7 +97,7 @@ class EdgeFields(NamedTuple):
 
     @property
     def width(self) -> int:
-        """The width of `edge_attr`."""
+        """The numbers that an edge has in `edge_attr`, over all of its fields."""
         return sum(int(np.prod(source.row_shape())) for source in self.features)
 
     @property

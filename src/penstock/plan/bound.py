@@ -15,8 +15,8 @@ from penstock.plan.placement import PlacementProblem
 from penstock.plan.placement.packing import fits
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.levels import durations_alone, heads
-from penstock.simulate.rate_policy import Case
 from penstock.simulate.simulation import Simulator
+from penstock.simulate.state import Case
 
 _UNROLLED = 24
 """Iterations in which the slowest cycle is searched; cycles span as many as a pipeline works ahead."""

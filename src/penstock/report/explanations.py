@@ -12,7 +12,6 @@ from typing import NamedTuple
 from penstock.explain.explainer import ExplainedColumn, ExplainedEdge, Explanation
 from penstock.formatting import counted, percent
 from penstock.graph.files import write_whole
-from penstock.report.assets import read_asset
 from penstock.report.markup import (
     card,
     cut,
@@ -21,6 +20,7 @@ from penstock.report.markup import (
     page_header,
     page_text,
     pairs,
+    read_asset,
     small_figures,
     table,
     unbroken,

@@ -224,7 +224,7 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
         *cluster_cards(run),
         memory_card(run),
         whole_graph_card(run),
-        explanations_card(run),
+        explanations_card(run) if "explanations" in run.result else "",
         device_card(run),
         settled_card(run),
         graph_card(run),

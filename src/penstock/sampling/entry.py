@@ -286,7 +286,7 @@ class ExplainedSamplingOptions(StrictDocument):
 
 
 class ExplainInternals(StrictDocument):
-    """How explanations are made."""
+    """How a run with sampler explained makes its explanations: when, with how many steps, of how many rows."""
 
     explain_delay: int = Field(10, ge=0, description="steps from taking an explanation's weights until it is in force")
     explain_steps: int = Field(50, ge=1, description="steps that masks are optimised for at most")

@@ -27,7 +27,7 @@ class Exclusion(NamedTuple):
     sources: Array
 
     def __bool__(self) -> bool:
-        """Whether anything is excluded."""
+        """Whether any edge of any vertex is excluded."""
         return len(self.sources) > 0
 
 

@@ -1,16 +1,95 @@
-"""Jobs as a policy sees them: what follows from a forecast, what runs now, and how fast beside others."""
+"""Devices and jobs as a policy sees them: what follows from a forecast, what runs now, and how fast beside others."""
 
+import os
 import signal
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from penstock.service.policies import UNKNOWN_SHARE, JobNeeds, RunningJob, WaitingJob, never_fits
+from penstock.errors import PenstockError
+from penstock.graph.blocks import default_threads
+from penstock.memory import available_mb
+from penstock.service.folder import ServiceFolder
+from penstock.service.policies import UNKNOWN_SHARE, DeviceRoom, JobNeeds, RunningJob, WaitingJob, never_fits
 from penstock.service.records import JobRecord, age_of
-from penstock.service.rooms import JobDevice
-from penstock.service.workers.pool import StartedTask
+from penstock.service.workers.pool import StartedTask, WarmPool
+
+# The resources of this machine: GPUs with their memory, the host's cores and memory.
+
+_HOST_SHARE = 0.9
+"""Share of the host's free memory that jobs may take; the rest is for its users and the system's caches."""
+_DEVICE_SHARE = 0.98
+_LOOKING_S = 120.0
+
+
+@dataclass(frozen=True)
+class JobDevice:
+    """A device that jobs run on: a policy's view of it, and the environment of its processes."""
+
+    device: DeviceRoom
+    environment: dict[str, str]
+    title: str
+
+    @property
+    def kind(self) -> str:
+        """The kind of device: cpu or cuda."""
+        return self.device.kind
+
+
+def rooms_here(folder: ServiceFolder, pool: WarmPool, concurrent: int | None) -> list[JobDevice]:
+    """The GPUs, if there are any, and the CPU. They share the host's cores and memory."""
+    host, cores = int((available_mb() << 20) * _HOST_SHARE), float(default_threads())
+    rooms = [
+        JobDevice(
+            DeviceRoom(
+                name=f"cuda:{gpu['index']}",
+                kind="cuda",
+                bytes=int(gpu["free_bytes"] * _DEVICE_SHARE),
+                host_bytes=host,
+                cores=cores,
+                concurrent=concurrent,
+            ),
+            {"CUDA_VISIBLE_DEVICES": _visible(gpu["index"])},
+            str(gpu["name"]),
+        )
+        for gpu in _gpus(folder, pool)
+    ]
+    room = DeviceRoom(name="cpu", kind="cpu", host_bytes=host, cores=cores, concurrent=concurrent)
+    return [*rooms, JobDevice(room, {"CUDA_VISIBLE_DEVICES": ""}, "this machine's processor")]
+
+
+def _visible(index: int) -> str:
+    """A GPU's number for CUDA_VISIBLE_DEVICES; the service may see only some of the machine's."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return given.split(",")[index].strip() if given else str(index)
+
+
+def _gpus(folder: ServiceFolder, pool: WarmPool) -> list[dict[str, int]]:
+    """The GPUs, as found by a separate process: the service itself uses none and need not import torch."""
+    if not Path("/proc/driver/nvidia").exists():
+        return []
+    task = {"kind": "look"}
+    process = pool.start(folder.path / "jobs" / "devices", {}, task)
+    process.begin(task)
+    until = time.monotonic() + _LOOKING_S
+    try:
+        while time.monotonic() < until:
+            messages, ended = process.heard()
+            for message in messages:
+                if "outcome" in message:
+                    found: list[dict[str, int]] = message["outcome"].get("gpus", [])
+                    return found
+            if ended:
+                break
+            time.sleep(0.05)
+    finally:
+        process.name.kill()
+        process.close()
+    raise PenstockError("The GPUs of this machine cannot be used: see the service's output.", code="device-not-found")
+
 
 # How fast jobs run beside each other, compared with how fast they ran alone.
 

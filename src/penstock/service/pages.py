@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
-from penstock.report.assets import SCRIPT
+from penstock.report.markup import SCRIPT
 from penstock.service.gate import HEADERS
 from penstock.service.records import STATES
 from penstock.service.served import Served

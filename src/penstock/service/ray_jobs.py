@@ -16,8 +16,8 @@ from typing import Any
 from penstock.cluster.launch.ray_cluster import RayCluster, imported_ray, join
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import RayOptions
+from penstock.service.admission import JobDevice
 from penstock.service.policies import DeviceRoom, RunningJob, Start, WaitingJob
-from penstock.service.rooms import JobDevice
 from penstock.service.workers.cold import cold_process
 
 _PAUSE_S = 0.5

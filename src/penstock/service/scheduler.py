@@ -14,6 +14,7 @@ from penstock.formatting import counted
 from penstock.graph.blocks import default_threads
 from penstock.service.admission import (
     ActiveTask,
+    JobDevice,
     Speeds,
     after_forecast,
     need_of_alike,
@@ -23,11 +24,9 @@ from penstock.service.admission import (
     waiting_jobs,
     with_need,
 )
-from penstock.service.ends import expected_ends
 from penstock.service.operations import Operations, allowed_path
-from penstock.service.policies import QueuePolicy
+from penstock.service.policies import QueuePolicy, expected_ends
 from penstock.service.records import FINAL, STARTABLE, STARTED, JobRecord
-from penstock.service.rooms import JobDevice
 from penstock.service.workers.pool import ProcessName, Starter, WarmPool
 
 # What becomes of a job when its process has ended: the decision, separate from carrying it out.

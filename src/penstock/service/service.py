@@ -13,11 +13,11 @@ from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.files import PRIVATE_UMASK
 from penstock.service import POLICIES, SHARING
+from penstock.service.admission import JobDevice, rooms_here
 from penstock.service.database import Database
 from penstock.service.folder import Address, ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
 from penstock.service.policies import AGE_S, QueuePolicy
-from penstock.service.rooms import JobDevice, rooms_here
 from penstock.service.scheduler import JobScheduler
 from penstock.service.served import Feed, Served
 from penstock.service.sharing import Sharing

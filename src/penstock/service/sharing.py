@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder
-from penstock.service.rooms import JobDevice
+from penstock.service.admission import JobDevice
 from penstock.service.workers.pool import SharedPool, Starter, WarmPool
 
 # The interface of a way of sharing devices.

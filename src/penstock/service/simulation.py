@@ -20,6 +20,8 @@ from penstock.service.policies import (
     Start,
     WaitingJob,
     never_fits,
+    relative_speed,
+    throughput,
 )
 
 # A trace of jobs: their arrivals and needs, their times alone, and what the queue knows about them.
@@ -288,24 +290,6 @@ class QueueOutcome:
 def mean(values: Sequence[float]) -> float:
     """The mean; 0 of an empty list."""
     return sum(values) / len(values) if values else 0.0
-
-
-# The speed of jobs beside each other. A device has a throughput of 1. Jobs ask for shares of it; together they get what
-# they ask for up to 1, and beyond that all are slowed alike. In addition every neighbour makes steps longer by
-# `interference`, a measurable factor: the time of a step of two jobs together over its time alone, where their shares
-# fit.
-
-
-def relative_speed(shares: Sequence[float], interference: float) -> float:
-    """The speed of each of the jobs with these shares on one device, relative to running alone."""
-    if not shares:
-        return 1.0
-    return 1.0 / max(1.0, sum(shares)) / (1.0 + interference * (len(shares) - 1))
-
-
-def throughput(shares: Sequence[float], interference: float) -> float:
-    """The part of the device's throughput that the jobs turn into steps."""
-    return sum(shares) * relative_speed(shares, interference)
 
 
 # The clock: jobs arrive, start as the policy says, slow each other down, and end.

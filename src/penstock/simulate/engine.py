@@ -13,7 +13,6 @@ from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import borrowed, inner
 from penstock.kernels import njit
 from penstock.simulate.heaps import NONE, least_leaf, leaves_for, pop_task, push_task, set_leaf
-from penstock.simulate.rate_policy import Case
 from penstock.simulate.sharing.groups import clear_group, enter, share_by_weight, shift_load, take_first, touch
 from penstock.simulate.sharing.priority import group_of_rank, open_ranks, share_by_rank
 from penstock.simulate.sharing.queues import join_queue, leave_queue, share_in_order
@@ -28,6 +27,7 @@ from penstock.simulate.state import (
     READY,
     STACKED,
     TIMED,
+    Case,
     EngineScratch,
     Routes,
     Shape,

@@ -14,8 +14,8 @@ from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDoc
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.llm.document import LlmDocument
 from penstock.simulate.llm.step import DELAYS, build_step
-from penstock.simulate.rate_policy import RatePolicy
 from penstock.simulate.simulation import Simulator, simulate, with_queues
+from penstock.simulate.state import RatePolicy
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload, merge
 from penstock.simulate.workload_builder import Item, WorkloadBuilder

@@ -18,9 +18,8 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, key_of
 from penstock.kernels import njit
 from penstock.simulate.amounts import Amounts
-from penstock.simulate.rate_policy import Case
 from penstock.simulate.routes import crossed_routes
-from penstock.simulate.state import PATH, Routes, Terms, TimelineRecord, shape_from
+from penstock.simulate.state import PATH, Case, Routes, Terms, TimelineRecord, shape_from
 from penstock.simulate.workload import sorted_items
 
 MANY = 20_000

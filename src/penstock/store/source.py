@@ -162,7 +162,7 @@ class LocalStore:
         self.writable(field)[ids] = values
 
     def table(self, field: str) -> Array:
-        """The whole field, memory-mapped."""
+        """The whole field, memory-mapped; an unknown name is refused with the nearest one."""
         if field not in self.fields:
             near = difflib.get_close_matches(field, self.fields, 1)
             hint = f": did you mean {near[0]!r}?" if near else f" (there are: {', '.join(self.fields) or 'none'})."

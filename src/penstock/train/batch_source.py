@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.data import SPLITS, NodeSet
+from penstock.graph.data import SPLITS, GraphData, NodeSet
 from penstock.graph.documents import StrictDocument
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import DRAWS
@@ -160,7 +160,7 @@ def clock_for(job: Job, graph: Graph) -> SeedTimes | None:
 def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = False) -> BatchSource:
     """The job's sampler over the `train` items. `excluding`: the task names edges that batches must leave out."""
     entry, settings = SAMPLERS[job.sampler], settings_of(job)
-    check_sampler_supports(job, not graph.is_homogeneous, excluding)
+    check_sampler_supports(job, graph, excluding)
     sampler = entry.build(LocalSource(graph, train, job.seed, job.unchecked), settings)
     clock, typed, leaves_out = clock_for(job, graph), not graph.is_homogeneous, job.excludes_examples
 
@@ -182,8 +182,9 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
     return BatchSource(sample, sampler.items, entry.items_per_batch(job), graph, sampler)
 
 
-def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> None:
+def check_sampler_supports(job: Job, graph: GraphData, excluding: bool = False) -> None:
     """Refuse what the job's sampler does not support, on one machine and on clusters alike."""
+    typed = not graph.is_homogeneous
     neighbour, weighs = "use sampler neighbour", settings_of(job).options.edge_weight
     wanted = {
         "types": neighbour if typed else None,
@@ -201,7 +202,7 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
     if job.draws < DRAWS and SAMPLERS[job.sampler].is_redefined(job):
         raise PenstockError(
             f"Sampler {job.sampler} as it is set draws otherwise since version {DRAWS} of draws, and the job's are of"
-            f" version {job.draws}: leave out `draws`, and start the run again.",
+            f" version {job.draws}: start the run again.",
             code="unsupported-version",
         )
     if not SAMPLERS[job.sampler].shuffles and SHUFFLINGS[job.shuffle].first is None:

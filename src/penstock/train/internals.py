@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from penstock.graph.documents import AutoCount, split_commas
-from penstock.nn.options import ModelInternals
+from penstock.graph.tasks import is_about
+from penstock.nn.options import ONE_HOT, ModelInternals
 from penstock.pipeline.options import PipelineInternals
 from penstock.sampling.entry import ExplainInternals
 
@@ -87,11 +88,21 @@ class Internals(ModelInternals, PipelineInternals, ExplainInternals):
     min_delta: float = Field(0.0, ge=0, description="what a validation must gain to count as improvement for patience")
     max_classes: int = Field(10_000, ge=2, description="largest number of classes, or of labels per vertex")
 
-    # What `penstock data prepare` does today, for runs that were started before there was one.
+    draws: int = Field(
+        3,
+        ge=1,
+        le=3,
+        description="version of the random draws; 1, 2: of earlier releases; with 1 small seeds share batches",
+    )
+
+    # What `penstock data prepare` does today, for runs that were started before it did.
     scale_features: Literal["none", "rows"] = Field(
         "none", description="rows: divide each vertex's features by their sum"
     )
     largest_component: bool = Field(False, description="labels count in the largest connected component only")
+    train_on_validation: bool = Field(
+        False, description="train on the graph's validation vertices too: nothing is validated, the last epoch counts"
+    )
 
     @field_validator("feature_paths")
     @classmethod
@@ -139,6 +150,11 @@ REMOVED: dict[str, str] = {
     "explain_rows": _EXPLAINS,
     "layer_sizes": "name it `fanouts`, which of fastgcn and ladies are the vertices drawn for each layer",
     "saint_size": "name it `batch_size`, which of saint are the vertices, edges or roots of a batch",
+    "draws": "leave it out; `penstock train OLD/job.yaml --run NEW` repeats a run of an earlier release with its draws",
+    "link_loss": "name it `loss`",
+    "node_type": "name it `target`",
+    "edge_type": "name it `target`",
+    "one_hot": "set `embedding` to one-hot",
     "clusters_per_batch": "name it `batch_size`, which of cluster are the parts joined in a batch",
     "partition": "give `clusters` the partition folder",
     "max_classes": "leave it out, labels without gaps may have any number of classes",
@@ -146,6 +162,8 @@ REMOVED: dict[str, str] = {
     "min_delta": "leave it out, and set `patience`; in Python, early_stop takes min_delta",
     "scale_features": "run `penstock data prepare GRAPH --scale-features --out FOLDER`, and train on that folder",
     "largest_component": "run `penstock data prepare GRAPH --largest-component --out FOLDER`, and train on that folder",
+    "train_on_validation": "run `penstock data prepare GRAPH --train-on-validation --out FOLDER`, and train on that"
+    " folder",
 }
 """Fields that jobs of earlier releases had, and what to do instead."""
 
@@ -155,7 +173,9 @@ _FORMER: dict[str, dict[str, str]] = {
     "cluster": {"clusters_per_batch": "batch_size", "partition": "clusters"},
 }
 """By sampler, fields of earlier releases and those that have their values today."""
-_MERGED = frozenset(name for fields in _FORMER.values() for name in fields)
+_MERGED = frozenset(
+    {*(name for fields in _FORMER.values() for name in fields), "link_loss", "node_type", "edge_type", "one_hot"}
+)
 
 
 def up_to_date(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,4 +184,12 @@ def up_to_date(document: Mapping[str, Any]) -> dict[str, Any]:
     for former, name in _FORMER.get(str(found.get("sampler")), {}).items():
         if document.get(former) is not None:
             found[name] = document[former]
+    if found.get("loss") is None and document.get("link_loss", "bce") != "bce":
+        found["loss"] = document["link_loss"]
+    if document.get("one_hot"):
+        found["embedding"] = ONE_HOT
+    targets = [document.get("node_type"), document.get("edge_type")]
+    if any(targets):
+        first, second = targets[::-1] if is_about(str(found.get("task")), "edges") else targets
+        found["target"] = first or second
     return found

@@ -108,12 +108,6 @@ class TrainOptions(StrictDocument):
         description="minutes between checkpoints; the first come after 10, 20, 40 ... seconds; 0: only by steps",
     )
     seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
-    draws: int = Field(
-        3,
-        ge=1,
-        le=3,
-        description="version of the random draws; 1, 2: of earlier releases; with 1 small seeds share batches",
-    )
     threads: int = Field(
         0, ge=0, le=1 << 16, description="threads that compute; 0: all cores; another number rounds sums differently"
     )
@@ -199,7 +193,7 @@ class Job(JobFields, Internals, ModelOptions, PipelineOptions):
         """By field, the code of the user's that a run imports."""
         named = {
             "module": [] if self.module is None else [self.module],
-            "loss": [] if self.loss is None else [self.loss],
+            "loss": [self.loss] if self.loss is not None and ":" in self.loss else [],
             "metrics": self.metrics,
             "callbacks": [name for name in self.callbacks if ":" in name],
         }

@@ -28,8 +28,10 @@ class DataOptions(StrictDocument):
 
     graph: str = Field("synthetic-arxiv", description="a graph folder, or anything `ps.load` recognises")
     task: TaskChoice = Field("auto", description="what is learned; auto: from the labels and held-out edges")
-    node_type: str | None = Field(None, description="node tasks: the type with labels; needed if several have any")
-    edge_type: str | None = Field(None, description="edge tasks: source__relation__destination; needed if several")
+    target: str | None = Field(
+        None,
+        description="the type that is learned, where several could be: a node type, or source__relation__destination",
+    )
     features: str = Field("x", description="vertex field with features; types without it get learnable embeddings")
     edge_features: Annotated[list[str], BeforeValidator(split_commas)] = Field(
         [],
@@ -51,9 +53,16 @@ class DataOptions(StrictDocument):
         [20, 30], min_length=2, max_length=2, description="training and validation vertices of each class; rest: test"
     )
     reverse_edges: bool = Field(False, description="add every relation's reverse as a relation of its own")
-    train_on_validation: bool = Field(
-        False, description="train on the graph's validation vertices too: nothing is validated, the last epoch counts"
-    )
+
+    @property
+    def node_type(self) -> str | None:
+        """The node type that `target` names; names of node types have no double underscore."""
+        return None if self.target is None or "__" in self.target else self.target
+
+    @property
+    def edge_type(self) -> str | None:
+        """The edge type that `target` names."""
+        return self.target if self.target is not None and "__" in self.target else None
 
 
 # When the seeds of an epoch are shuffled: always, never, or from the elbow of the validation curve on.
@@ -206,13 +215,18 @@ def _weights_of_flag(value: object) -> object:
 ClassWeights = Literal["balanced"] | list[float] | dict[str | int, float]
 
 
+LINK_LOSSES = ("bce", "softmax", "margin")
+"""Values of the job field `loss` for links; the first is the default."""
+
+
 class FunctionOptions(StrictDocument):
     """Code of your own, each FILE.py:NAME or PACKAGE.MODULE:NAME (docs/python.md)."""
 
     loss: str | None = Field(
         None,
-        description="called with outputs and labels in place of the task's loss; returns a number for each row. For"
-        " regression mse (the default), mae or huber name losses too",
+        description="regression: mse (the default), mae or huber; links: each pair by itself (bce, the default), a"
+        " positive against its negatives (softmax), or above each by `margin` (margin; knowledge graphs); or a function"
+        " of yours, called with outputs and labels, that returns a number for each row",
     )
     metrics: Annotated[list[str], BeforeValidator(split_commas)] = Field(
         [], description="further metrics, each called with outputs and labels (NumPy arrays); returns a number"
@@ -223,6 +237,11 @@ class FunctionOptions(StrictDocument):
     class_weights: Annotated[ClassWeights | None, BeforeValidator(_weights_of_flag)] = Field(
         None, description="how much a row's loss counts by its class: balanced, a number for each class, or a mapping"
     )
+
+    @property
+    def link_loss(self) -> str:
+        """The name in LINK_LOSSES of the loss of links."""
+        return self.loss if self.loss in LINK_LOSSES else LINK_LOSSES[0]
 
 
 # The job fields of tasks on edges.
@@ -241,11 +260,6 @@ class LinkOptions(StrictDocument):
     )
     scorer: ScorerName = Field(
         "auto", description="links: how two embeddings become a score; auto: dot, and complex for knowledge graphs"
-    )
-    link_loss: Literal["bce", "softmax", "margin"] = Field(
-        "bce",
-        description="links: each pair by itself (bce), a positive against its negatives (softmax), or above each by"
-        " `margin` (margin; knowledge graphs)",
     )
     rank_against: int = Field(
         100, ge=0, description="links: number of vertices against which a held-out edge is ranked; 0: all"
@@ -284,7 +298,7 @@ class TripleOptions(StrictDocument):
     margin: float = Field(
         9.0,
         ge=0,
-        description="transe, rotate: a score is this minus the distance; link_loss margin: by how much a true triple is"
+        description="transe, rotate: a score is this minus the distance; loss margin: by how much a true triple is"
         " to score above its negatives",
     )
     distance: int = Field(1, ge=1, le=2, description="transe: the norm that measures distances, 1 or 2")

@@ -24,7 +24,7 @@ NUMBER_LOSSES: dict[str, RowLoss] = {
     # Half the squared difference up to 1, linear beyond it.
     "huber": partial(functional.huber_loss, reduction="none"),
 }
-"""By value of the job field `loss`."""
+"""By value of the job field `loss`, for regression."""
 
 
 class LabelLoss:

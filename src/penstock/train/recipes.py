@@ -16,7 +16,7 @@ from penstock.graph.documents import StrictDocument, read_yaml, validated
 
 _SEEDS = 10
 """Seeds behind most results; a recipe with another number says so."""
-_DONE = {"scale_features": "scaled", "largest_component": "component"}
+_DONE = {"scale_features": "scaled", "largest_component": "component", "train_on_validation": "joined"}
 """What a folder's name says of each preparation."""
 _FOLDER = Path(__file__).parents[1] / "shipped" / "recipes"
 
@@ -113,8 +113,8 @@ def prepared_graph(recipe: Recipe, archive: Path, folder: Path) -> Path:
     from penstock.graph.prepare import prepare
 
     out = folder / recipe.prepared_name
-    scaled, component = (recipe.prepare.get(name, False) for name in _DONE)
-    prepare(load(archive), out, scale_features=scaled, largest_component=component)
+    done: dict[str, Any] = recipe.prepare
+    prepare(load(archive), out, **done)
     return out
 
 

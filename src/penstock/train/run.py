@@ -25,8 +25,7 @@ from penstock.progress import SILENT, Progress
 from penstock.train.assembly import few_steps_note
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
-from penstock.train.checks import check_job
-from penstock.train.dataset.notes import data_notes
+from penstock.train.checks import check_job, data_notes
 from penstock.train.finalists import settle
 from penstock.train.job import Job, changed_job, stored_job, write_job
 from penstock.train.loop import Loop

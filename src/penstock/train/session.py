@@ -46,7 +46,7 @@ Pause = Callable[[Position], int]
 
 
 class Step(NamedTuple):
-    """A completed step."""
+    """A completed step, as the loop counts and records it."""
 
     position: Position
     examples: int
@@ -228,9 +228,13 @@ class Session:
     def _of_one_type(self) -> bool:
         return self.graph.is_homogeneous
 
+    def of_model(self, rows: dict[str, Any]) -> Any:
+        """Rows by node type as the model takes them: of a graph with one type and one relation the rows themselves."""
+        return next(iter(rows.values())) if self._of_one_type else rows
+
     def encode(self, batch: Batch, x: dict[str, torch.Tensor]) -> Any:
         """The model's outputs for a batch's seeds."""
-        return self.model(batch.blocks, next(iter(x.values())) if self._of_one_type else x)
+        return self.model(batch.blocks, self.of_model(x))
 
     @property
     def list_weight(self) -> str | None:

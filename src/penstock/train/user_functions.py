@@ -15,6 +15,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.nn.user_module import code_at_fault, imported_callable
 from penstock.train.callbacks import CALLBACKS
 from penstock.train.job import Job
+from penstock.train.job_options import LINK_LOSSES
 from penstock.train.losses import NUMBER_LOSSES
 from penstock.train.metrics import METRICS, Metric
 
@@ -117,7 +118,7 @@ def functions_of(job: Job, given: GivenFunctions = NOTHING_GIVEN, training: bool
     if not training:
         return UserFunctions(metrics=own)
     loss = given.loss
-    if loss is None and job.loss is not None and job.loss not in NUMBER_LOSSES:
+    if loss is None and job.loss is not None and job.loss not in {*NUMBER_LOSSES, *LINK_LOSSES}:
         loss = imported_callable(job.loss, "Loss")
     if isinstance(loss, type):
         raise PenstockError(

@@ -484,7 +484,6 @@ class Link:
         return [*self._dialled, *(self.group.connections() if self.group is not None else ())]
 
     def _drop(self) -> None:
-        """Close all connections."""
         for connection in self._all():
             connection.close()
         self.group, self._is_wide = None, False

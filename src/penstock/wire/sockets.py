@@ -42,7 +42,6 @@ class EventLoop:
         self._thread = threading.Thread(target=self._run, name=f"wire-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start the loop's thread."""
         self._thread.start()
 
     def join(self) -> None:
@@ -72,7 +71,7 @@ class EventLoop:
             self._selector.register(own, events, (reads, writes))
 
     def unwatch(self, own: socket.socket) -> None:
-        """Stop watching a socket."""
+        """Stop watching a socket; one that is not watched is left as it is."""
         if self._knows(own):
             self._selector.unregister(own)
 

@@ -83,7 +83,7 @@ def test_batches_are_the_hosts(fields, placement):
 )
 def test_batches_of_several_types_are_the_hosts(fanouts):
     graph = typed_graph()
-    fields = {"fanouts": fanouts, "node_type": "paper"}
+    fields = {"fanouts": fanouts, "target": "paper"}
     ours, theirs = placed_loader(graph, **fields), host_loader(graph, **fields)
     for each, other in zip(ours, theirs, strict=True):
         assert (each.number, each["paper"].batch_size) == (other.number, other["paper"].batch_size)

@@ -72,8 +72,8 @@ def assert_same(a, b, **close):
     "fields",
     [
         {},
-        {"negatives": "joint", "negatives_per_edge": 20, "link_loss": "softmax", "model": "gcn"},
-        {"negatives": "in-batch", "link_loss": "softmax", "filtered": True, "batch_size": 40, "epochs": 1},
+        {"negatives": "joint", "negatives_per_edge": 20, "loss": "softmax", "model": "gcn"},
+        {"negatives": "in-batch", "loss": "softmax", "filtered": True, "batch_size": 40, "epochs": 1},
         {"negatives_per_edge": 3, "corrupt": "both", "filtered": True, "scorer": "mlp", "epochs": 1},
         {"task": "edge-classification", "label": "alike", "class_weights": "balanced"},
         {"task": "edge-regression", "label": "apart", "clip": 0.5},

@@ -160,7 +160,7 @@ def typed():
 
 
 ASKED = {"epochs": 1, "sample_on": "device"}
-LINKS = {"task": "link-prediction", "edge_type": "author__writes__paper", "held_out": [0.1, 0.1], "epochs": 1}
+LINKS = {"task": "link-prediction", "target": "author__writes__paper", "held_out": [0.1, 0.1], "epochs": 1}
 TYPED = {
     "rgcn": {"model": "rgcn", "dropout": 0.3},
     "bases, by relation": {
@@ -186,10 +186,10 @@ TYPED = {
         "heads": 2,
         "negatives": "joint",
         "corrupt": "both",
-        "link_loss": "softmax",
+        "loss": "softmax",
         "batch_size": 60,
     },
-    "links of one type": {**LINKS, "model": "sage", "edge_type": "paper__cites__paper", "batch_size": 60},
+    "links of one type": {**LINKS, "model": "sage", "target": "paper__cites__paper", "batch_size": 60},
     "classes of edges": {"task": "edge-classification", "model": "rgcn", "label": "alike", "epochs": 1},
     "numbers of edges": {"task": "edge-regression", "model": "rgcn", "label": "apart", "epochs": 1, "batch_size": 50},
 }

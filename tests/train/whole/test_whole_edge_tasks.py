@@ -56,7 +56,7 @@ def reference(graph, run, monkeypatch, seed=0, **fields):
     [
         {"bins": 1},
         {"bins": 4, "supervision": 0.6, "seed": 7},
-        {"bins": 3, "negatives_per_edge": 3, "corrupt": "both", "link_loss": "softmax", "scope": "all"},
+        {"bins": 3, "negatives_per_edge": 3, "corrupt": "both", "loss": "softmax", "scope": "all"},
         {"bins": 2, "model": "gcn", "layers": 3, "scorer": "mlp", "supervision": 1.0},
         {"bins": 2, "model": "gat", "heads": 2, "attention_dropout": 0.2, "jump": "cat"},
         {"bins": 2, "norm": "batch", "filtered": False, "keep": "recompute"},
@@ -69,7 +69,7 @@ def test_links_on_the_whole_graph(tmp_path, monkeypatch, make, fields):
     how = {name: fields[name] for name in ("bins", "scope", "keep") if name in fields}
     fields = {name: value for name, value in fields.items() if name not in how}
     if what is EDGES:
-        fields = {name: value for name, value in fields.items() if name not in ("scorer", "link_loss")}
+        fields = {name: value for name, value in fields.items() if name not in ("scorer", "loss")}
     expected = losses(reference(graph, tmp_path / "one", monkeypatch, **what, **fields).path)
     found = losses(trained(graph, tmp_path / "whole", **{**WHOLE, **what, **fields, **how}).path)
     assert np.all(np.isfinite(found))
@@ -79,9 +79,9 @@ def test_links_on_the_whole_graph(tmp_path, monkeypatch, make, fields):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"edge_type": "author__writes__paper"},
-        {"edge_type": "paper__cites__paper", "supervision": 0.5, "bins": 3},
-        {"edge_type": "author__writes__paper", "supervision": 1.0, "bins": 2, "model": "rgcn", "corrupt": "both"},
+        {"target": "author__writes__paper"},
+        {"target": "paper__cites__paper", "supervision": 0.5, "bins": 3},
+        {"target": "author__writes__paper", "supervision": 1.0, "bins": 2, "model": "rgcn", "corrupt": "both"},
     ],
     ids=str,
 )

@@ -15,12 +15,12 @@ EXACT = 1e-9
 WHOLE = {"sampler": "whole", "layers": 2, "hidden": 8, "threads": 1, "dropout": 0.2, "lr": 0.01}
 CASES = {
     "links": (community_graph, LINKS),
-    "ranked": (community_graph, {**LINKS, "link_loss": "softmax", "corrupt": "both", "negatives_per_edge": 3}),
+    "ranked": (community_graph, {**LINKS, "loss": "softmax", "corrupt": "both", "negatives_per_edge": 3}),
     "in-batch": (community_graph, {**LINKS, "negatives": "in-batch", "supervision": 0.1, "scorer": "mlp"}),
     "all levels": (community_graph, {**LINKS, "jump": "cat", "model": "gcn", "layers": 3}),
     "attention": (community_graph, {**LINKS, "model": "gat", "heads": 2, "scope": "all"}),
     "classes": (labelled_edges, EDGES),
-    "several types": (lambda: graph_for("rgcn"), {**LINKS, "model": "rgcn", "edge_type": "author__writes__paper"}),
+    "several types": (lambda: graph_for("rgcn"), {**LINKS, "model": "rgcn", "target": "author__writes__paper"}),
 }
 
 

@@ -20,6 +20,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import seed_of
 from penstock.hardware.cluster import Replica
 from penstock.nn.layer_table import WITHOUT_LAYERS
+from penstock.nn.options import width_of_embedding
 from penstock.nn.scorer_table import initial_rows
 from penstock.partition import Partition, open_partition
 from penstock.sampling.explained import serve_explained_draws
@@ -145,7 +146,8 @@ def _embeddings(
     # The controller has checked the job. The check imports torch, which a store does without.
     job, folder = member.setup.job, make_private_folder(Path(member.setup.run) / "embeddings")
     seed = seed_of(job["seed"], job["draws"])
-    width, how = job["embedding"], (job["embedding_lr"], seed, job["embedding_decay"])
+    width = width_of_embedding(job["embedding"], job["hidden"], job["bases"])
+    how = (job["embedding_lr"], seed, job["embedding_decay"])
 
     def damaged(error: PenstockError) -> None:
         member.drop_damaged(error, "its rows")

@@ -357,7 +357,7 @@ class HostCollectiveGroup(StagedSums):
         return finish
 
     def close(self) -> None:
-        """Close the group's connections."""
+        """Give the group up, which closes its connections; it cannot sum any more."""
         self._group = None
 
 

@@ -381,12 +381,12 @@ class PartedColumn:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a value."""
+        """Bytes of one value, as NumPy's `itemsize`."""
         return int(self.dtype.itemsize)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows."""
+        """Bytes of all rows, as NumPy's `nbytes`."""
         return self.size * self.itemsize
 
 

@@ -58,7 +58,7 @@ def make_parted_edge_task(
     parts: Parts, graph: CutGraph, job: Job, name: TaskName, functions: UserFunctions
 ) -> tuple[Task, CutGraph, SeedSplit]:
     """The job's task on edges, the graph it trains on, and how its batches are split."""
-    check_sampler_supports(job, not graph.is_homogeneous, excluding=True)
+    check_sampler_supports(job, graph, excluding=True)
     check_parted_times(job, graph, on_edges=True)
     links = TASK_FACTS[name].learns == "links"
     kind = choose_edge_type(graph, job, None if links else job.label)
@@ -199,7 +199,7 @@ def make_parted_triple_task(
 ) -> tuple[Task, CutGraph, SeedSplit]:
     """The task, the graph it trains on, and how its batches are split."""
     check_triple_job(job)
-    check_sampler_supports(job, not graph.is_homogeneous, excluding=True)
+    check_sampler_supports(job, graph, excluding=True)
     relations = relations_of(graph.edges)
     lists = {kind: parts.reader.lists(kind) for kind in relations}
     if not any(len(pairs) for edges in lists.values() for pairs in edges.held_out.values()):

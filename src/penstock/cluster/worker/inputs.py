@@ -150,12 +150,12 @@ class PartedInputs(Inputs):
         book, names = parts.partition.book, parts.partition.original(name)
         channels = parts.channels("embeddings", 0)
         optimiser = row_optimiser(job.embedding_optimiser, job.has_layers, book.count(name), job.batch_size)
-        remote = RemoteEmbedding(name, book, job.embedding, optimiser, channels, names)
+        remote = RemoteEmbedding(name, book, job.embedding_width, optimiser, channels, names)
         return AgreedTable(remote, book.count(name), self)
 
     def _parted_width(self, name: str, job: Job) -> int:
         if name in self.tables:
-            return job.embedding
+            return job.embedding_width
         source = self.sources[name]
         if len(source.row_shape()) != 1 or source.dtype.kind not in "biuf":
             raise PenstockError(

@@ -95,7 +95,7 @@ class LayerEntry:
     has_heads: bool = False
     """Whether `hidden` is divided among `heads`."""
     decomposes: bool = False
-    """Whether the weights of relations may be mixtures of `bases` or block-diagonal (`blocks`), and `one_hot` is
+    """Whether the weights of relations may be mixtures of `bases` or block-diagonal (`blocks`), and one-hot input is
     possible.
     """
     calls: Callable[[CalledLayer], LayerCalls] | None = None

@@ -297,5 +297,5 @@ class EmbeddingModel(LayeredModel):
         return self.prepare(x)
 
     def normalised_rows(self, blocks: Sequence[Any]) -> list[tuple[str, int]]:
-        """Empty: nothing is normalised."""
+        """An empty list: without layers there is no normalisation whose statistics workers would share."""
         return []

@@ -124,7 +124,7 @@ class _NamedTyped(TypedModel):
         if out is None:
             target = target or labelled_type(graph)
             out = label_width(graph.nodes[target])
-        super().__init__(chosen, input_widths(graph, chosen.embedding), graph.edge_types, out, target)
+        super().__init__(chosen, input_widths(graph, chosen.embedding_width), graph.edge_types, out, target)
 
 
 class RGCN(_NamedTyped):

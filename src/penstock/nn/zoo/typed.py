@@ -10,6 +10,7 @@ from penstock.graph.schema import EdgeType
 from penstock.nn.drop import drop, skip_drop
 from penstock.nn.layer_table import LAYERS, ModelOptions
 from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer
+from penstock.nn.options import ONE_HOT
 from penstock.nn.zoo.model import Join, LayeredModel, LayerEnd, check_blocks, layer_widths
 from penstock.sampling.block import Block
 
@@ -38,17 +39,18 @@ class TypedModel(LayeredModel):
                 f"There is no node type {target_type!r} (types: {', '.join(in_widths)}).", code="unknown-name"
             )
         self.node_types, self.edge_types = list(in_widths), list(edge_types)
-        several = len(in_widths) > 1 and not options.one_hot
+        one_hot = options.embedding == ONE_HOT
+        several = len(in_widths) > 1 and not one_hot
         self.projections = nn.ModuleList(nn.Linear(width, options.hidden) for width in in_widths.values() if several)
         self.convolutions, self.ends = nn.ModuleList(), nn.ModuleList()
         pairs = layer_widths(options, options.hidden if several else next(iter(in_widths.values())), out)
         self._types = [self.node_types] * (len(pairs) - 1) + [[target_type] if target_type else self.node_types]
-        if options.one_hot:
+        if one_hot:
             _check_one_hot(options, in_widths, pairs[0])
         for names, pair in zip(self._types, pairs, strict=True):
             last = len(self.ends) == len(pairs) - 1 and options.jump == "none"
             kinds = [kind for kind in self.edge_types if kind[2] in names]
-            if options.one_hot and not self.convolutions:
+            if one_hot and not self.convolutions:
                 first = OneHotRGCNLayer(options.hidden, names, kinds, options.bases, options.aggregate)
                 self.convolutions.append(first)
             else:
@@ -140,16 +142,16 @@ class TypedModel(LayeredModel):
 
 def _check_one_hot(options: ModelOptions, in_widths: Mapping[str, int], first: tuple[int, int]) -> None:
     """Refuse one-hot input with features, or with a single layer."""
-    featured = [name for name, width in in_widths.items() if width != options.embedding]
+    featured = [name for name, width in in_widths.items() if width != options.embedding_width]
     if featured:
         raise PenstockError(
-            f"one_hot is for graphs without features, and {featured[0]!r} has some ({in_widths[featured[0]]} numbers):"
-            " leave out one_hot, or name features that no type has.",
+            f"embedding one-hot is for graphs without features, and {featured[0]!r} has some"
+            f" ({in_widths[featured[0]]} numbers): give a width, or name features that no type has.",
             code="unsupported-combination",
         )
     if first[1] != options.hidden:
         raise PenstockError(
-            "one_hot needs at least two layers: give two fan-outs or more.", code="unsupported-combination"
+            "embedding one-hot needs at least two layers: give two fan-outs or more.", code="unsupported-combination"
         )
 
 

@@ -76,7 +76,7 @@ class LabelCounts(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def new_table() -> LabelCounts:
-    """An empty table."""
+    """A table of `_SLOTS` slots that counts no label yet."""
     return LabelCounts(np.full(_SLOTS, -1, np.int64), np.zeros(_SLOTS, np.int64), np.empty(_SLOTS, np.int64))
 
 
@@ -121,7 +121,7 @@ def tally(lists: BothDirections, v: int, labels: Array, table: LabelCounts) -> i
 
 @njit(nogil=True, cache=True, inline="always")
 def clear(table: LabelCounts, found: int) -> None:
-    """Empty the table again."""
+    """Empty the table again, by the `found` slots that are used."""
     for i in range(found):
         table.slots[table.used[i]] = -1
 

@@ -98,7 +98,7 @@ class SocketPath(ClosedOnExit):
         return answer
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the connections of all threads that have sent."""
         with self._lock:
             for connection in self._made:
                 connection.close()

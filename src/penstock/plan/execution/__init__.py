@@ -2,13 +2,20 @@
 
 `choice` has what can be chosen and the sizes of a batch that decide, `first_layer` what is done with a batch's features
 before the model. `batch_operators` makes the operators of one batch from a choice, prices them with the cost model and
-assigns them to processors and the bus, `prediction` simulates many batches one after the other, and `search` compares
-all choices. Nothing here knows jobs: `penstock.train.execution_plan` does.
+assigns them to processors and the bus, and `search` simulates many batches one after the other and compares all
+choices. Nothing here knows jobs: `penstock.train.execution_plan` does.
 """
 
 from penstock.plan.execution.choice import BatchKind, ExecutionChoice, PipelineDepths, mean_blocks
-from penstock.plan.execution.prediction import Prediction, predict
-from penstock.plan.execution.search import Alternative, ExecutionPlan, Space, outside_measured, search
+from penstock.plan.execution.search import (
+    Alternative,
+    ExecutionPlan,
+    Prediction,
+    Space,
+    outside_measured,
+    predict,
+    search,
+)
 
 __all__ = [
     "Alternative",

@@ -11,8 +11,8 @@ from penstock.errors import PenstockError
 from penstock.formatting import percent
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.report.assets import read_asset
 from penstock.report.gantt.bars import Band, GanttBar, GanttLane, Merged
+from penstock.report.markup import read_asset
 from penstock.report.words import milliseconds, seconds
 from penstock.simulate import CriticalStep, Pace, Timeline
 

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -22,10 +23,12 @@ from penstock.memory import HOST_PEAK, file_mb, resident_mb
 from penstock.progress import Progress
 from penstock.report import write_report_or_note
 from penstock.sampling.device.streams import RunStreams, streams_of_run
-from penstock.service.workers.memory_need import memory_need
+from penstock.trace.allocations import PROCESS
 from penstock.trace.kernel_rates import measure_kernel_rates
 from penstock.train.compute_device import assumed_memory, is_host_full
 from penstock.train.job import Job, stored_job
+from penstock.train.memory.forecast import MemoryForecast, forecast
+from penstock.train.memory.process_memory import program_file_bytes
 from penstock.train.run import resume_run, start_run
 from penstock.train.run_files.run_folder import RunFolder
 
@@ -331,7 +334,7 @@ def train(
         return _ended(start_run(job, graph, force=task["tries"] > 1, progress=progress), progress)
 
 
-def forecast(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:
+def forecast_need(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:
     """Forecast what a job needs of its device and its host."""
     held = round((resident_mb() - file_mb()) * (1 << 20))
     return {"need": memory_need(stored_job(task["document"], "The job"), task["room"], held)}
@@ -353,7 +356,7 @@ def look(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[st
 
 TASKS: dict[str, Callable[[dict[str, Any], Reports, DeviceGrant], dict[str, Any]]] = {
     "train": train,
-    "forecast": forecast,
+    "forecast": forecast_need,
     "look": look,
 }
 
@@ -404,3 +407,66 @@ def _is_fault(error: BaseException) -> bool:
     """Whether a GPU failed, which under MPS may be caused by another process."""
     text = f"{error} {error.__cause__}"
     return uses_gpu() and any(word in text for word in _DEVICE_FAULTS)
+
+
+# The memory that a job will need, before it starts.
+
+_MARGIN, _MARGIN_BYTES = 0.02, 32 << 20
+"""What is granted beyond the forecast: forecasts may be off by a percent, and a process's memory varies a little."""
+
+_MOST = 1 << 62
+"""An upper bound in bytes: more than any machine has, and no more than the database can hold."""
+
+_HOST_MARGIN = 0.4
+"""The margin for host memory beyond the process itself, which is forecast less exactly: freed memory of one thread is
+not reused by another, and some jobs on whole graphs took a third more than was traced.
+"""
+
+
+def memory_need(job: Job, room: dict[str, int], held: int) -> dict[str, Any]:
+    """Bytes to be granted on the device, None on a CPU, and on the host; and the details of the forecast.
+
+    `room` has the memory of the device, 0 where it is not known. `held` are the bytes of a process before it begins, as
+    a fork of the warm program, without pages of files.
+    """
+    found = _without_program_files(forecast(job, device=job.device, device_memory=room["bytes"] or None), held)
+    on_device = found.device == "cuda"
+    # The process itself is measured, and needs no margin.
+    process = found.host_categories[PROCESS]
+    return {
+        "device_bytes": with_margin(found.device_bytes) if on_device else None,
+        "host_bytes": min(_MOST, process + with_margin(found.host - process, _HOST_MARGIN)),
+        "cores": found.cores,
+        "forecast": _told(found),
+    }
+
+
+def with_margin(bytes_needed: int, margin: float = _MARGIN) -> int:
+    """The grant for a forecast."""
+    return min(_MOST, int(bytes_needed * (1 + margin)) + _MARGIN_BYTES)
+
+
+def _without_program_files(found: MemoryForecast, held: int) -> MemoryForecast:
+    """The forecast without pages of programs and libraries: all jobs are forks of one process and share them. The
+    service does not count them either when it checks a job's memory.
+    """
+    less = {PROCESS: max(held, found.host_categories[PROCESS] - program_file_bytes())}
+    host = found.host - found.host_categories[PROCESS] + less[PROCESS]
+    categories = found.categories | less if PROCESS in found.categories else found.categories
+    return replace(found, host=host, host_categories=found.host_categories | less, categories=categories)
+
+
+def _told(found: MemoryForecast) -> dict[str, Any]:
+    return {
+        "method": found.method,
+        "reason": found.reason,
+        "moment": found.moment,
+        "seconds": found.seconds,
+        "context_bytes": found.context,
+        "device_allocated_bytes": found.device_allocated,
+        "device_reserved_bytes": found.device_reserved,
+        "host_bytes": found.host,
+        "categories": found.categories,
+        "throughput_share": found.share,
+        "run": None if isinstance(found.run, str) else found.run.fields(),
+    }

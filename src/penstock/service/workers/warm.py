@@ -51,11 +51,11 @@ def import_everything() -> None:
         import scipy.linalg
 
         assert pyarrow and scipy.linalg
-    from penstock.partition.owners import split_by_owner
+    from penstock.graph.hashing import unit_draws
     from penstock.service.workers.shared_jobs import PROGRAMS
 
     assert PROGRAMS
-    split_by_owner(np.zeros(1, np.int64), np.array([0, 1]))
+    unit_draws(np.uint64(0), 1)
 
 
 @contextmanager

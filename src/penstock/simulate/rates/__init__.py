@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
-    from penstock.simulate.rate_policy import RatePolicy
+    from penstock.simulate.state import RatePolicy
 
 _OF_FLOWS = {
     "oes": "penstock.simulate.rates.policies:OES",
@@ -38,6 +38,6 @@ POLICIES: "Registry[RatePolicy]" = Registry(
     "rate policy",
     "penstock.rate_policies",
     _OF_FLOWS | _OF_COFLOWS,
-    "penstock.simulate.rate_policy:RatePolicy",
+    "penstock.simulate.state:RatePolicy",
     renamed={"maxmin": "fair"},
 )

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.simulate.rate_policy import Case
+from penstock.simulate.state import Case
 
 _WORD = 64
 _STRETCHES = 4  # of time in which the mean coflow is under way

@@ -9,8 +9,17 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.simulate.engine import Executor
 from penstock.simulate.levels import durations_alone, tails
-from penstock.simulate.rate_policy import Case, RatePolicy, by_rank, terms_of
-from penstock.simulate.state import BY_ARRIVAL, BY_TIME_LEFT, PRIORITY, PROPORTIONAL, Terms
+from penstock.simulate.state import (
+    BY_ARRIVAL,
+    BY_TIME_LEFT,
+    PRIORITY,
+    PROPORTIONAL,
+    Case,
+    RatePolicy,
+    Terms,
+    by_rank,
+    terms_of,
+)
 from penstock.simulate.timeline import step_seconds
 
 # `fair`: max-min fair rates by progressive filling. What `oes` leaves unused is given to flows that can use it. All

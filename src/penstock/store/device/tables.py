@@ -43,7 +43,7 @@ class DeviceSource(RowSource):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """Bytes of one row as it is stored, before it is converted."""
         return int(self._lines.shape[1] * self.dtype.itemsize)
 
     @property

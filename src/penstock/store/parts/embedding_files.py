@@ -56,7 +56,7 @@ class Journal(ClosedOnExit):
             ) from error
 
     def replace(self, records: Iterable[Message]) -> None:
-        """Replace all records atomically."""
+        """Replace all records atomically: a process that is killed leaves the old file or the new one."""
         file, size = _written(self.path, records)
         os.close(self._file)
         self._file, self.size = file, size

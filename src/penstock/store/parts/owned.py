@@ -210,7 +210,7 @@ class OwnedEmbedding:
 
     @property
     def moments(self) -> list[Array]:
-        """The optimiser's moments, mapped."""
+        """The tables of the optimiser's moments, mapped; a row of each belongs to a row of `rows`."""
         return self._tables[1 : 1 + MOMENTS[self.optimiser]]
 
     def pull(self, ids: Array, step: int, out: Array) -> Array:

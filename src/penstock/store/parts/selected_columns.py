@@ -160,7 +160,7 @@ def _bits(array: Array) -> Array:
 
 @njit(nogil=True, cache=True)
 def _pick(table: Array, rows: Array, columns: Array, out: Array) -> None:
-    """`out = table[rows][:, columns]`."""
+    """Compute `out = table[rows][:, columns]` without a copy of whole rows."""
     for i in range(len(rows)):
         row = rows[i]
         for k in range(len(columns)):
@@ -169,7 +169,7 @@ def _pick(table: Array, rows: Array, columns: Array, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def _spread(values: Array, places: Array, columns: Array, out: Array) -> None:
-    """`out[places][:, columns] = values`."""
+    """Write `out[places][:, columns] = values`, which NumPy would write to a copy."""
     for i in range(len(places)):
         place = places[i]
         for k in range(len(columns)):
@@ -178,7 +178,7 @@ def _spread(values: Array, places: Array, columns: Array, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def _fill(row: Array, places: Array, columns: Array, out: Array) -> None:
-    """`out[places][:, columns] = row[columns]`."""
+    """Write `out[places][:, columns] = row[columns]`: the same row at every place."""
     for i in range(len(places)):
         place = places[i]
         for k in range(len(columns)):

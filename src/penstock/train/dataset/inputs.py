@@ -359,7 +359,7 @@ class Inputs:
 
     def _width(self, graph: Graph, name: str, job: Job) -> int:
         if name in self.tables:
-            return job.embedding
+            return job.embedding_width
         x = graph.nodes[name].fields[job.features]
         if x.ndim != 2 or x.dtype.kind not in "biuf":
             raise PenstockError(
@@ -373,7 +373,7 @@ class Inputs:
 def _require_room(counts: Mapping[str, int], job: Job) -> None:
     """Refuse embeddings that do not fit memory together with their optimiser's state."""
     for name, count in counts.items():
-        size = 4 * count * job.embedding * (1 + MOMENTS[_optimiser(count, job)])
+        size = 4 * count * job.embedding_width * (1 + MOMENTS[_optimiser(count, job)])
         what = f"Embeddings of {count:,} vertices {name!r} with their optimiser"
         require_memory(size, what, "check the vertex count, lower `embedding`, or train on a cluster")
 
@@ -389,9 +389,9 @@ def _check_schedule(job: Job) -> None:
 
 def _table(name: str, count: int, job: Job) -> EmbeddingTable:
     """The table of learnable rows of a node type."""
-    how = job.embedding, _optimiser(count, job), job.embedding_lr, job.draw_seed
+    how = job.embedding_width, _optimiser(count, job), job.embedding_lr, job.draw_seed
     scorer = None if job.has_layers else job.scorer
-    initial = initial_rows(job.embedding_init, scorer, count, job.embedding, job.margin, job.distance)
+    initial = initial_rows(job.embedding_init, scorer, count, job.embedding_width, job.margin, job.distance)
     return EmbeddingTable(name, count, *how, decay=job.embedding_decay, initial=initial)
 
 

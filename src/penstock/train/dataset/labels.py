@@ -1,7 +1,7 @@
 """Labels of vertices: found or drawn, changed as published figures have them, and kept by the run that learns."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet, splits_by_ratio
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import document_key, unit_draws
-from penstock.graph.prepare import component_mask, within
+from penstock.graph.prepare import component_mask, joined_splits, within
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.train.job import Job
 
@@ -233,7 +233,7 @@ def _type_with_labels(graph: Graph, options: Job) -> str:
     if options.node_type is not None:
         if options.node_type not in graph.nodes:
             hint = nearest(options.node_type, graph.nodes)
-            raise PenstockError(f"node_type {options.node_type!r} is not in the graph{hint}", code="unknown-name")
+            raise PenstockError(f"target {options.node_type!r} is not in the graph{hint}", code="unknown-name")
         if options.node_type not in having:
             raise PenstockError(
                 f"Vertices of type {options.node_type!r} have no label field {options.label!r}.", code="field-missing"
@@ -247,7 +247,7 @@ def _type_with_labels(graph: Graph, options: Job) -> str:
         )
     if len(having) > 1:
         raise PenstockError(
-            f"Several types have labels {options.label!r}: name one with node_type ({', '.join(having)}).",
+            f"Several types have labels {options.label!r}: name one with target ({', '.join(having)}).",
             code="option-missing",
         )
     return having[0]
@@ -357,13 +357,7 @@ def changed_labels(graph: Graph, options: Job) -> Graph:
     if options.largest_component:
         nodes = {name: within(each, component_mask(graph), options.label) for name, each in nodes.items()}
     if options.train_on_validation:
-        nodes = {name: _joined(each) for name, each in nodes.items()}
-        if all(nodes[name] is graph.nodes[name] for name in nodes):
-            raise PenstockError(
-                "train_on_validation is for graphs with training and validation splits of their own, and the graph"
-                " has none: leave it out.",
-                code="split-missing",
-            )
+        nodes = joined_splits(nodes)
     if nodes == graph.nodes:
         return graph
     return Graph(nodes, graph.edges, graph.name, graph.path, graph.origin)
@@ -378,11 +372,3 @@ def check_uncut(options: Job, path: str) -> None:
                 " cluster file.",
                 code="unsupported-combination",
             )
-
-
-def _joined(nodes: NodeSet) -> NodeSet:
-    """The nodes with validation vertices moved to the training split; unchanged where there are none."""
-    if "train" not in nodes.splits or "val" not in nodes.splits:
-        return nodes
-    others = {name: rows for name, rows in nodes.splits.items() if name != "val"}
-    return replace(nodes, splits={**others, "train": np.union1d(nodes.splits["train"], nodes.splits["val"])})

@@ -143,7 +143,7 @@ def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> E
     if options.edge_type is not None:
         if options.edge_type not in kinds:
             hint = nearest(options.edge_type, kinds)
-            raise PenstockError(f"edge_type {options.edge_type!r} is not in the graph{hint}", code="unknown-name")
+            raise PenstockError(f"target {options.edge_type!r} is not in the graph{hint}", code="unknown-name")
         return kinds[options.edge_type]
     fit = [kind for kind, edges in graph.edges.items() if (field in edges.fields if field else edges.held_out)]
     fit = fit or ([] if field else list(graph.edges))
@@ -156,7 +156,7 @@ def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> E
     if len(fit) != 1:
         what = f"a field {field!r}" if field else "edges to predict"
         raise PenstockError(
-            f"{len(fit)} edge types have {what}: name one with edge_type ({', '.join(kinds)}).", code="option-missing"
+            f"{len(fit)} edge types have {what}: name one with target ({', '.join(kinds)}).", code="option-missing"
         )
     return fit[0]
 

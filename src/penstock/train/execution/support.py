@@ -130,7 +130,7 @@ class Placeable(Protocol):
 
     @property
     def job(self) -> Job:
-        """The job's settings."""
+        """The job's fields, and what was decided for it."""
 
     @property
     def graph(self) -> Graph:

@@ -203,7 +203,7 @@ class RowsByTypeFilling(Filling):
                 self._rows[name] = torch.zeros(shape, dtype=fill.row_type, device=drawn.vertices.device)
 
     def list(self) -> None:
-        """Gather the stored rows."""
+        """Gather the stored rows of the slot's vertices into its own memory, type by type."""
         for name, rows in self._rows.items():
             self._fill.stored[name].gather(self._drawn[name].vertices, rows, self._drawn[name].known)
 

@@ -110,7 +110,7 @@ def _examples(graph: Graph, kind: EdgeType, index: Any, labels: Any) -> EdgeExam
 def _only_relation(graph: Graph) -> EdgeType:
     if len(graph.edges) != 1:
         raise PenstockError(
-            "The graph has several relations: give edge_label_index as (edge type, pairs), or name edge_type"
+            "The graph has several relations: give edge_label_index as (edge type, pairs), or name target"
             f" ({', '.join(map(edge_key, graph.edges))}).",
             code="option-missing",
         )

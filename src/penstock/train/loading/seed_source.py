@@ -150,7 +150,7 @@ def _found_examples(given: GivenGraph, graph: Graph, job: LoaderJob) -> EdgeExam
     if kind is None:
         names = ", ".join("__".join(each) for each in given.examples)
         raise PenstockError(
-            f"{len(given.examples)} edge types have an edge_label_index: name one with edge_type ({names}).",
+            f"{len(given.examples)} edge types have an edge_label_index: name one with target ({names}).",
             code="option-missing",
         )
     return given.examples.get(kind)
@@ -177,7 +177,7 @@ def _has_training_split(graph: Graph, job: LoaderJob) -> bool:
 
 def _type_with_labels(graph: Graph, job: LoaderJob) -> str:
     labelled = [name for name, nodes in graph.nodes.items() if job.label in nodes.fields]
-    return _type_of(graph, job.model_copy(update={"node_type": labelled[0]}) if len(labelled) == 1 else job, None)
+    return _type_of(graph, job.model_copy(update={"target": labelled[0]}) if len(labelled) == 1 else job, None)
 
 
 def _type_of(graph: Graph, job: LoaderJob, seeds: Array | Mapping[str, Any] | None) -> str:
@@ -190,7 +190,7 @@ def _type_of(graph: Graph, job: LoaderJob, seeds: Array | Mapping[str, Any] | No
     name = given[0] or (graph.node_types[0] if len(graph.nodes) == 1 else "")
     if not name:
         raise PenstockError(
-            f"The graph has several node types: name one with node_type ({', '.join(graph.nodes)}), or give vertices as"
+            f"The graph has several node types: name one with target ({', '.join(graph.nodes)}), or give vertices as"
             f" ({graph.node_types[0]!r}, mask).",
             code="option-missing",
         )

@@ -39,7 +39,7 @@ class WorkerGroup(Protocol):
 
     @property
     def world(self) -> int:
-        """The number of workers."""
+        """The number of workers that share each batch, this one among them."""
 
     def share(self, planned: Planned) -> Planned:
         """A planned batch with this worker's seeds only."""

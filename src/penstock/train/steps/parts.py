@@ -74,7 +74,7 @@ class Source(Protocol):
         return
 
     def close(self) -> None:
-        """End every thread."""
+        """End every thread that was started for steps; by default there is none."""
         return
 
 

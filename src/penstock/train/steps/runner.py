@@ -80,7 +80,7 @@ class Eager:
     records = False
 
     def warm_up(self, work: Work, times: int) -> None:
-        """Run the work once."""
+        """Run the work once, however many `times` are asked for: nothing is recorded that would need more."""
         work()
 
     def record(self, work: Work, lane: LaunchStream | None = None, pool: Any = None) -> Launch:

@@ -119,7 +119,7 @@ class Order(Protocol):
 
 
 class BatchDrawing(Protocol):
-    """Draws batches into slots."""
+    """Draws the neighbourhoods of batches into slots, on the device or on the host."""
 
     def slot(self, room: Room, keys: int, tables: Tables | None) -> Slot:
         """The memory for one batch."""
@@ -136,7 +136,7 @@ class BatchDrawing(Protocol):
         """A room that is large enough for a batch which lacked it."""
 
     def close(self) -> None:
-        """End what draws ahead."""
+        """End the threads that draw batches ahead; by default there are none."""
         return
 
 

@@ -201,7 +201,7 @@ class LaunchedFirst:
         self._launched, self._recorded, self._recorded_with = 0, Launch(work), list[Any]()
 
     def replay(self) -> None:
-        """Do one step."""
+        """Do one step: the first are launched, the next one is recorded, and from then on it is replayed."""
         if self._launched < _LAUNCHED or not self._runner.records:
             self._runner.warm_up(self._work, 1)
             self._launched += 1

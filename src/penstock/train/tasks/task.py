@@ -169,7 +169,7 @@ def edge_batches(
 
 def of_learned(job: Job, learned: LearnedLabels | None) -> Job:
     """The job, with the edge type that the run was trained on."""
-    return job if learned is None else job.model_copy(update={"edge_type": learned.type})
+    return job if learned is None else job.model_copy(update={"target": learned.type})
 
 
 def few_batches(job: Job, graph: Graph, count: int) -> BatchSource:

@@ -35,7 +35,7 @@ def _margin(true: Tensor, false: Tensor, options: TripleOptions) -> Tensor:
 
 
 TRIPLE_LOSSES: dict[str, TripleLoss] = {"bce": _logistic, "softmax": _cross_entropy, "margin": _margin}
-"""By value of the job field `link_loss`."""
+"""By value of the job field `loss`."""
 
 
 class TripleRows(NamedTuple):

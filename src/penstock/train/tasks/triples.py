@@ -80,12 +80,12 @@ class TripleTask:
         words = [relation for _, relation, _ in self.relations]
         self.learned = LearnedLabels(self.name, "triples", None, len(words), False, words)
         self.items, self.batch_size = batches.items, batches.batch_size
-        self.out = job.hidden if job.has_layers else job.embedding
+        self.out = job.hidden if job.has_layers else job.embedding_width
         self.messages, self.redraws = batches.messages, True
         self.head: torch.nn.Module = self._build_scorer()
         if functions.loss is not None:
             raise PenstockError(
-                "A knowledge graph's triples are learned by `link_loss` (bce, softmax, margin): leave out `loss`.",
+                "A knowledge graph's triples are learned by `loss` bce, softmax or margin: name one of these.",
                 code="unsupported-combination",
             )
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
@@ -321,12 +321,12 @@ def check_triple_job(job: Job) -> None:
     if job.time is not None:
         raise PenstockError(
             f"Knowledge graph completion does not go by time: leave out `time` ({job.time!r}), or set task to"
-            " link-prediction and name a relation with `edge_type`.",
+            " link-prediction and name a relation with `target`.",
             code="unsupported-combination",
         )
-    if job.edge_type is not None:
+    if job.target is not None:
         raise PenstockError(
-            "Knowledge graph completion is over all relations: leave out `edge_type`, or set task to link-prediction.",
+            "Knowledge graph completion is over all relations: leave out `target`, or set task to link-prediction.",
             code="conflicting-options",
         )
     if (job.regulariser == "none") != (job.regularisation == 0):
@@ -336,7 +336,7 @@ def check_triple_job(job: Job) -> None:
         )
     if job.adversarial and job.link_loss == "softmax":
         raise PenstockError(
-            "link_loss softmax weighs negatives by itself: leave out `adversarial`, or choose bce or margin.",
+            "loss softmax weighs negatives by itself: leave out `adversarial`, or choose bce or margin.",
             code="conflicting-options",
         )
 

@@ -177,10 +177,9 @@ class LayerPasses:
     def compute(self, number: int, work: PreparedBin, x: dict[str, Any]) -> dict[str, Tensor]:
         """The bin's output rows by node type."""
         session, model = self.session, self.session.model
-        typed = not session.graph.is_homogeneous
         with dropping(self.key, work.row_names) as stream, session.precision():
             stream.calls = self.calls[number]
-            rows: Any = x if typed else next(iter(x.values()))
+            rows = session.of_model(x)
             if number == 0:
                 with self._constant(x):
                     rows = model.layer(0, work.block, model.prepare(rows))  # type: ignore[operator]
@@ -188,7 +187,7 @@ class LayerPasses:
                 rows = model.layer(number, work.block, rows)  # type: ignore[operator]
             if len(self.calls) == number + 1:
                 self.calls.append(stream.calls)
-        return dict(rows) if typed else {next(iter(work.rows)): rows}
+        return dict(rows) if isinstance(rows, dict) else {next(iter(work.rows)): rows}
 
     def _constant(self, x: dict[str, Any]) -> AbstractContextManager[None]:
         if self.constant is None:
@@ -350,9 +349,7 @@ class StepPasses:
             assert level is not None
             for name, places in self._examples.places.items():
                 self._answers[number][name] = level.read(name, places).detach().requires_grad_()
-        outputs: list[Any] = [self._answers[number] for number in read]
-        if session.graph.is_homogeneous:
-            outputs = [next(iter(each.values())) for each in outputs]
+        outputs = [session.of_model(self._answers[number]) for number in read]
         with session.precision():
             return session.task.loss(model.join(outputs), self._examples.batch)
 

@@ -169,7 +169,7 @@ class Owner(Protocol):
     """Its methods are called with the events of a connection, in the wire's thread."""
 
     def opened(self, connection: "Connection") -> None:
-        """The peer is authenticated."""
+        """Called when the peer is authenticated, before any of its frames."""
 
     def received(self, connection: "Connection", frames: Frames) -> None:
         """A message has arrived. May raise Malformed."""
@@ -417,7 +417,7 @@ class ConnectionGroup:
         return [*self._current.values(), *self._finishing]
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the peer, those that are being replaced among them."""
         for connection in self.connections():
             connection.close()
 
@@ -480,7 +480,7 @@ class Listener:
         self._loop.watch(self.socket, self._accept_connections, None)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Stop listening, and close all connections that were accepted."""
         self._loop.unwatch(self.socket)
         self.socket.close()
         for connection in [*self._unauthenticated, *self._numbers]:

@@ -128,11 +128,8 @@ class LossPass:
         for kind, rows in batch.seeds.items():
             found = self._joined[kind].detach() if self._rows.only_own else self._gathered(kind, len(rows), received)
             self._read[kind] = found.requires_grad_()
-        out: Any = self._read
-        if session.graph.is_homogeneous:
-            (out,) = self._read.values()
         with session.precision():
-            self._loss = session.task.loss(out, batch) * self._rows.share
+            self._loss = session.task.loss(session.of_model(self._read), batch) * self._rows.share
         return float(self._loss.detach())
 
     def backward(self, gradients: list[LevelGradients]) -> None:
@@ -181,11 +178,8 @@ class LossPass:
         if not outputs[-1]:
             return
         with session.precision():
-            if session.graph.is_homogeneous:
-                ((kind, _),) = outputs[-1].items()
-                self._joined = {kind: model.join([next(iter(each.values())) for each in outputs])}  # type: ignore[operator]
-            else:
-                self._joined = dict(model.join(outputs))  # type: ignore[operator]
+            joined: Any = model.join([session.of_model(each) for each in outputs])  # type: ignore[operator]
+            self._joined = dict(joined) if isinstance(joined, dict) else {next(iter(outputs[-1])): joined}
 
     def _gathered(self, kind: str, count: int, received: dict[int, Places]) -> Tensor:
         """The rows of a type's seeds, this worker's own and those of others."""
