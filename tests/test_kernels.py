@@ -126,3 +126,73 @@ def test_a_kernel_writes_what_it_says():
     with pytest.raises(TypingError, match="readonly"):
         fill(np.empty(1))
     assert gc.isenabled()
+
+
+def test_kernels_call_one_version_for_all_numbers():
+    """Constants, 32-bit and 64-bit numbers, and arrays that are only read, are passed to one version; Python's calls
+    have another, with the same results.
+    """
+
+    @kernels.njit(cache=False, writes=())
+    def entry(values: np.ndarray, place: int) -> float:
+        return values[place] if place >= 0 else 0.0
+
+    @kernels.njit(cache=False, writes=("places",))
+    def add(values: np.ndarray, places: np.ndarray) -> float:
+        own = np.ones(3)
+        total = entry(values, -1) + entry(values, 2) + entry(own, len(places))
+        for k in range(len(places)):
+            total += entry(values, places[k]) + entry(own, np.int64(places[k]))
+            places[k] = 0
+        return total
+
+    values = np.array([1.0, 2.0, 4.0])
+    assert add(values, np.array([0, 1], np.int32)) == 4 + 1 + 1 + 1 + 2 + 1
+    assert len(entry._called.overloads) == 1 and not entry.overloads
+    assert [entry(values, place) for place in (-1, np.int32(2))] == [0.0, 4.0]
+    assert len(entry._called.overloads) == 1
+
+
+def test_a_kernel_may_call_itself():
+    @kernels.njit(cache=False)
+    def factorial(number: int) -> int:
+        if number <= 1:
+            return 1
+        return number * factorial(number - 1)
+
+    @kernels.njit(cache=False)
+    def twice(number: int) -> int:
+        return 2 * factorial(number)
+
+    assert (factorial(10), twice(10)) == (3628800, 7257600)
+
+
+CALLED = """
+import sys
+import numpy as np
+from penstock.sampling import exclusion
+values = np.arange(4)
+if "kernel" in sys.argv:
+    made = exclusion.exclusion_of(np.array([[1, 2], [0, 3]]), 4, 4)
+    assert exclusion.rows_excluded(made, values).tolist() == [0, 3]
+if "python" in sys.argv:
+    assert exclusion.find_excluded(values, 2 * np.arange(5), 2) == (4, 6)
+kinds = exclusion.find_excluded.stats, exclusion.find_excluded._called.stats
+print([sum(counts.values()) for kind in kinds for counts in (kind.cache_misses, kind.cache_hits)])
+"""
+
+
+def test_versions_for_kernels_and_for_python_are_kept_apart(tmp_path):
+    """In the cache, the version that kernels call is not taken for the one that Python calls, nor the other way."""
+    sources = Path(penstock.__file__).parent.parent
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
+    environment |= {"PYTHONPATH": str(sources), "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def counted(*what):
+        program = [sys.executable, "-c", CALLED, *what]
+        done = subprocess.run(program, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path)
+        return done.stdout.strip()
+
+    assert counted("kernel") == "[0, 0, 1, 0]"
+    assert counted("python") == "[1, 0, 0, 0]"
+    assert counted("kernel", "python") == "[0, 1, 0, 0]"

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from numba.core import config, event, sigutils, types
-from numba.core.caching import CacheImpl
+from numba.core.caching import CacheImpl, FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
+from numba.core.typing import templates
 
 from penstock.cache_folders import kernel_folder
 
@@ -37,6 +38,8 @@ _types: Any = types
 _signatures: Any = sigutils
 _events: Any = event
 _config: Any = config
+_templates: Any = templates
+_Cache: Any = FunctionCache
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -66,7 +69,9 @@ def njit(*, cache: bool, writes: tuple[str, ...] | None = None, **options: Any) 
 
 
 class KernelDispatcher(CPUDispatcher):
-    """Numba's dispatcher, which has arrays that a kernel only reads compiled as read-only, whatever Python passes."""
+    """Numba's dispatcher with few versions: arrays that a kernel only reads are compiled as read-only, and other
+    kernels call one version of it for all numbers that they may pass.
+    """
 
     written: frozenset[int] | None = None
     """Positions of the arguments that are written; None: all arrays are compiled as they are passed."""
@@ -75,26 +80,71 @@ class KernelDispatcher(CPUDispatcher):
         """The entry point for arguments of some types, compiled or loaded where there is none yet."""
         with global_compiler_lock:
             given, _ = _signatures.normalize_signature(sig)
-            if self.written is None or _compilation.depth:
-                # What a kernel passes has the types that its own arguments were compiled with.
-                return super().compile(sig)
-            read = tuple(kind if k in self.written else _read_only(kind) for k, kind in enumerate(given))
+            read = tuple(kind if self._is_written(k) else _read_only(kind) for k, kind in enumerate(given))
             entry = super().compile(read)
             if read != given:
                 # The next call finds the same machine code by the types that it passes.
                 self._insert([kind._code for kind in given], entry, False)  # type: ignore[attr-defined]
             return entry
 
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """What another kernel calls for arguments of some types; Numba converts its arguments to those returned."""
+        pysig, args = self.fold_argument_types(args, kws)
+        passed = tuple(_passed(kind, self._is_written(k)) for k, kind in enumerate(args))
+        if passed not in self.overloads and passed not in self._called.overloads:
+            self._called.compile(passed)
+        name = self.py_func.__name__
+        return _templates.make_concrete_template(name, name, [self._result(passed).signature]), pysig, passed, {}
+
+    def get_overload(self, sig: Any) -> Any:
+        """The compiled function that another kernel calls."""
+        return self._result(tuple(_signatures.normalize_signature(sig)[0])).entry_point
+
+    @property
+    def is_compiling(self) -> Any:
+        """Whether a version is being compiled, so that a call of it is recursive."""
+        return self._compiling_counter or ("_called" in vars(self) and self._called._compiling_counter)
+
+    @functools.cached_property
+    def _called(self) -> Any:
+        """The versions that only kernels call: without what takes Python's objects apart, a third of a small kernel."""
+        called: Any = CPUDispatcher(self.py_func, targetoptions={**self.targetoptions, "no_cpython_wrapper": True})
+        if isinstance(vars(self)["_cache"], FunctionCache):
+            called._cache = _CalledCache(self.py_func)
+        return called
+
+    def _is_written(self, argument: int) -> bool:
+        return self.written is None or argument in self.written
+
+    def _result(self, kinds: tuple[Any, ...]) -> Any:
+        return self.overloads.get(kinds) or self._called.overloads[kinds]
+
+
+class _CalledCache(_Cache):  # type: ignore[misc]
+    """Keeps a kernel's versions that only kernels call beside those that Python calls."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        return (*super()._index_key(sig, codegen), "called")
+
 
 def _read_only(kind: Any) -> Any:
     """The type of an argument with every array in it read-only."""
     if isinstance(kind, _types.Array):
         return kind.copy(readonly=True)
-    if isinstance(kind, _types.NamedTuple):
-        return _types.NamedTuple(list(map(_read_only, kind.types)), kind.instance_class)
     if isinstance(kind, _types.BaseTuple):
-        return _types.BaseTuple.from_types(list(map(_read_only, kind.types)))
+        return _types.BaseTuple.from_types(list(map(_read_only, kind.types)), getattr(kind, "instance_class", None))
     return kind
+
+
+def _passed(kind: Any, written: bool) -> Any:
+    """The type that a kernel takes from another that passes a type.
+
+    Constants are numbers like others, and 32-bit ones become 64-bit ones, with which Numba computes anyway.
+    """
+    kind = _types.unliteral(kind)
+    if kind == _types.int32:
+        return _types.int64
+    return kind if written or not isinstance(kind, _types.Array) else _read_only(kind)
 
 
 class _Compilation(event.Listener):

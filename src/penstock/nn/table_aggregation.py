@@ -133,9 +133,10 @@ def aggregate_table(block: Block, what: Aggregation, table: Array, ids: Array, o
     `READ_IN_PLACE`, for the destinations from `begin` on.
     """
     lists, code, rows = table_lists(block, what, ids), _CODES[what], readable(table)
+    words = out.view(np.uint32)
 
     def work(_: int, first: int, last: int) -> None:
-        _sum_rows(*lists, code, rows, _words(out), begin, begin + first, begin + last, False)
+        _sum_rows(*lists, code, rows, words, begin, begin + first, begin + last, False)
 
     bounds = block.indptr[begin:]
     run_chunks(work, row_chunks(bounds - bounds[0] if begin else bounds, table.shape[1]))

@@ -243,7 +243,9 @@ def _searched(run: RequestRun, changes: int, key: np.uint64) -> Array:
         run_requests(RECORDED_RULE, run)
         took = (run.record.end - run.sequence.arrivals).sum()
         if took < best:
-            best, kept[:] = took, choices
+            best = took
+            for request in range(count):
+                kept[request] = choices[request]
         elif changed >= 0 and took > best * (1.0 + _ALLOWED * (1.0 - number / tries)):
             choices[changed] = before
     return kept

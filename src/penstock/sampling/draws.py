@@ -178,8 +178,8 @@ def _turned(value: np.uint64, bits: np.uint64, count: np.uint64) -> np.uint64:
 # Draws from lists of which only some edges may be drawn: those with a weight, in time, and not excluded.
 #
 # A list to which a condition applies is passed once to collect its candidates, and the draw is made among these.
-# Weights and times apply to all lists (`draw_admissible`); exclusion to the few that have an excluded edge, which are
-# drawn again after all have drawn freely (`redraw_excluded`).
+# Weights and times apply to all lists (`draw_weighted`, `draw_admissible`); exclusion to the few that have an
+# excluded edge, which are drawn again after all have drawn freely (`redraw_excluded`).
 
 
 class Conditions(NamedTuple):
@@ -199,8 +199,37 @@ class Conditions(NamedTuple):
     exclusion: Exclusion = NOTHING
 
 
-@njit(nogil=True, cache=True, writes=("out_indptr", "positions", "out_weights"))
+@njit(nogil=True, cache=True, writes=("out_indptr", "positions"))
 def draw_admissible(
+    indptr: Array,
+    indices: Array,
+    original: Array,
+    key: np.uint64,
+    fanout: int,
+    replace: bool,
+    vertices: Array,
+    trees: Array,
+    conditions: Conditions,
+    out_indptr: Array,
+    positions: Array,
+) -> int:
+    """As `draw_uniform`, under conditions other than weights; returns how many are drawn.
+
+    `trees[row]`, where given, makes rows of one vertex draw independently.
+    """
+    candidates = np.empty(0, np.int64)
+    out_indptr[0] = 0
+    for row in range(len(vertices)):
+        v, used = vertices[row], out_indptr[row]
+        row_key = _row_key(key, v, row, original, trees)
+        candidates = _with_room(candidates, indptr[v + 1] - indptr[v])
+        count = _collect(indptr, indices, v, row, conditions, candidates)
+        out_indptr[row + 1] = used + _choose_among(row_key, candidates, count, fanout, replace, positions, used)
+    return int(out_indptr[len(vertices)])
+
+
+@njit(nogil=True, cache=True, writes=("out_indptr", "positions", "out_weights"))
+def draw_weighted(
     indptr: Array,
     indices: Array,
     original: Array,
@@ -214,54 +243,52 @@ def draw_admissible(
     positions: Array,
     out_weights: Array,
 ) -> int:
-    """As `draw_uniform`, under conditions; returns how many are drawn.
-
-    `trees[row]`, where given, makes rows of one vertex draw independently. `out_weights` has the size of `positions`
-    where estimator weights are written: with weights, and without replacement.
+    """As `draw_admissible`, in proportion to weights. `out_weights` has the size of `positions` where estimator weights
+    are written: without replacement.
     """
     weights, scratch = conditions.weights, scratch_for(fanout)
+    # Every edge with a weight may be drawn where neither time nor an exclusion forbids it: no candidates are collected.
+    summed = len(conditions.running) > 0 and not len(conditions.limits)
+    _, destinations, offsets, _ = conditions.exclusion
     candidates = np.empty(0, np.int64)
     out_indptr[0] = 0
     for row in range(len(vertices)):
         v, used = vertices[row], out_indptr[row]
-        row_key = mix(key ^ np.uint64(v if original.shape[0] == 0 else original[v]))
-        if len(trees):
-            row_key = mix(row_key ^ (np.uint64(trees[row] + 1) * _STEP))
+        row_key = _row_key(key, v, row, original, trees)
         degree = indptr[v + 1] - indptr[v]
-        if len(weights) and 0 < fanout < degree and _is_free(v, conditions):
-            # Every edge with a weight may be drawn: candidates need not be collected.
-            if degree > SUMMED * fanout and fanout <= FEW:
+        if summed and 0 < fanout < degree:
+            first, last = find_excluded(destinations, offsets, v)
+            if first == last and degree > SUMMED * fanout and fanout <= FEW:
                 chosen = choose_by_sums(
                     row_key, indptr[v], indptr[v + 1], weights, conditions.sums[v], conditions.running, fanout,
                     replace, positions, out_weights, used, scratch,
                 )  # fmt: skip
                 out_indptr[row + 1] = used + chosen
                 continue
-            if not replace and choose_by_priority(
-                row_key, indptr[v], weights, candidates[:0], degree, fanout, positions, out_weights, used, scratch
+            if (
+                first == last
+                and not replace
+                and choose_by_priority(
+                    row_key, indptr[v], weights, candidates[:0], degree, fanout, positions, out_weights, used, scratch
+                )
             ):
                 out_indptr[row + 1] = used + fanout
                 continue
         candidates = _with_room(candidates, degree)
         count = _collect(indptr, indices, v, row, conditions, candidates)
-        if len(weights):
-            chosen = choose_weighted(
-                row_key, indptr[v], weights, conditions.sums[v], candidates, count, fanout, replace, positions,
-                out_weights, used, scratch,
-            )  # fmt: skip
-        else:
-            chosen = _choose_among(row_key, candidates, count, fanout, replace, positions, used)
+        chosen = choose_weighted(
+            row_key, indptr[v], weights, conditions.sums[v], candidates, count, fanout, replace, positions,
+            out_weights, used, scratch,
+        )  # fmt: skip
         out_indptr[row + 1] = used + chosen
     return int(out_indptr[len(vertices)])
 
 
-@njit(nogil=True, cache=True)
-def _is_free(v: int, conditions: Conditions) -> bool:
-    """Whether neither time nor an exclusion keeps an edge of v from being drawn."""
-    if not len(conditions.running) or len(conditions.limits):
-        return False
-    first, last = find_excluded(conditions.exclusion.destinations, conditions.exclusion.offsets, v)
-    return bool(first == last)
+@njit(nogil=True, cache=True, writes=())
+def _row_key(key: np.uint64, v: int, row: int, original: Array, trees: Array) -> np.uint64:
+    """The key of a row's draws: the vertex's own, or one for the vertex in each tree."""
+    mixed = mix(key ^ np.uint64(v if original.shape[0] == 0 else original[v]))
+    return mix(mixed ^ (np.uint64(trees[row] + 1) * _STEP)) if len(trees) else mixed
 
 
 @njit(nogil=True, cache=True, writes=("out_indptr", "positions"))
@@ -337,7 +364,7 @@ def total_admissible(
             totals[row] = float(total) / scale
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("candidates",))
 def _collect(indptr: Array, indices: Array, v: int, row: int, conditions: Conditions, candidates: Array) -> int:
     """Write the positions of v's admissible edges; returns how many."""
     weights, _, _, edge_times, vertex_times, limits, (_, destinations, offsets, excluded) = conditions
@@ -359,7 +386,7 @@ def _collect(indptr: Array, indices: Array, v: int, row: int, conditions: Condit
     return count
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("positions",))
 def _choose_among(
     key: np.uint64, candidates: Array, count: int, fanout: int, replace: bool, positions: Array, used: int
 ) -> int:

@@ -246,7 +246,8 @@ def _slot(table: Array, scored: Array, vertex: int) -> np.uint64:
 @njit(nogil=True, cache=True)
 def _wider(array: Array, needed: int) -> Array:
     wider = np.empty(2 * needed, array.dtype)
-    wider[: array.shape[0]] = array
+    for k in range(array.shape[0]):
+        wider[k] = array[k]
     return wider
 
 

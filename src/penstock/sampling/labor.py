@@ -139,7 +139,8 @@ def draw_shared(
         first, last = indptr[readers[row]], indptr[readers[row] + 1]
         if used + last - first > positions.shape[0]:
             wider = np.empty(2 * (used + last - first), np.int64)
-            wider[:used] = positions[:used]
+            for k in range(used):
+                wider[k] = positions[k]
             positions = wider
         if last - first <= fanout:
             for k in range(first, last):

@@ -26,6 +26,7 @@ from penstock.sampling.draws import (
     count_edges,
     draw_admissible,
     draw_uniform,
+    draw_weighted,
     fetch,
     redraw_excluded,
     total_admissible,
@@ -452,7 +453,8 @@ class Lists:
         if timed or readers.exclusion:
             rows = np.arange(len(vertices)) if timed else rows_excluded(readers.exclusion, vertices)
             conditions = _of_readers(conditions, readers)
-            total_admissible(self._indptr, self._indices, vertices, rows, conditions, totals)
+            rows_of = vertices.astype(np.int64, copy=False)
+            total_admissible(self._indptr, self._indices, rows_of, rows, conditions, totals)
         return totals
 
     def _parts_in_sums(self, readers: Readers, indptr: Array, positions: Array) -> Array:
@@ -487,9 +489,13 @@ class Lists:
             rows = rows_excluded(readers.exclusion, vertices)
             used = redraw_excluded(*lists, *how, vertices, rows, conditions, indptr, positions)
             return positions[:used], None
-        estimates = self.weighted and not self.uniform and (fanout < 0 or not self.replace)
+        # One kernel for each type of times and weights, whatever type the vertices have.
+        given = (*lists, *how, vertices.astype(np.int64, copy=False), readers.trees, conditions, indptr, positions)
+        if not self.weighted or self.uniform:
+            return positions[: draw_admissible(*given)], None
+        estimates = fanout < 0 or not self.replace
         weights = np.empty(len(positions) if estimates else 0, np.float32)
-        used = draw_admissible(*lists, *how, vertices, readers.trees, conditions, indptr, positions, weights)
+        used = draw_weighted(*given, weights)
         return positions[:used], weights[:used] if estimates else None
 
 

@@ -226,15 +226,18 @@ def choose_by_priority(
         heap[hole], items[hole] = priority, position
     if heap[0] == 0.0:
         return False
-    if size <= FEW + 1:
-        for k in range(2, size):
+    # Shell's sort: NumPy's would take as long to be compiled as all that is here.
+    gap = 1
+    while FEW * gap < size - 1:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for k in range(1 + gap, size):
             position, place = items[k], k
-            while place > 1 and items[place - 1] > position:
-                items[place] = items[place - 1]
-                place -= 1
+            while place > gap and items[place - gap] > position:
+                items[place] = items[place - gap]
+                place -= gap
             items[place] = position
-    else:
-        items[1:size].sort()
+        gap //= 3
     for k in range(fanout):
         positions[used + k] = items[k + 1]
         out_weights[used + k] = max(float(weights[items[k + 1]]), heap[0])

@@ -20,7 +20,8 @@ from penstock.simulate.workload import successors
 
 def durations_alone(case: Case) -> Array:
     """Seconds of every item if it had its links to itself, float64 [iterations, items]."""
-    return _durations(case.routes.flow_path, case.routes.paths["full"], *_amounts_of(case))
+    full = np.ascontiguousarray(case.routes.paths["full"])
+    return _durations(case.routes.flow_path, full, *_amounts_of(case))
 
 
 def durations_crowded(case: Case) -> Array:
@@ -177,7 +178,7 @@ def lower_bound(case: Case, many: int = MANY) -> float:
     after = rest - durations
     crowded = _link_bound(
         routes.flow_path, routes.flow_copies, routes.paths, routes.path_links, routes.path_copies,
-        routes.links["capacity"].copy(), case.amounts.sizes, before[:, tasks:], after[:, tasks:],
+        routes.links["capacity"].copy(), case.amounts.sizes, before, after, tasks,
     )  # fmt: skip
     return max(longest, float(crowded))
 
@@ -208,8 +209,9 @@ def _link_bound(
     sizes: Array,
     before: Array,
     after: Array,
+    tasks: int,
 ) -> float:
-    """The best over all links of the sets {iterations up to n} and {iterations from n}."""
+    """The best over all links of the sets {iterations up to n} and {iterations from n}; items are tasks, then flows."""
     iterations, links, best = sizes.shape[0], capacities.shape[0], 0.0
     for forwards in (True, False):
         head, tail, work = np.full(links, np.inf), np.full(links, np.inf), np.zeros(links)
@@ -221,8 +223,8 @@ def _link_bound(
                     continue
                 for at in range(paths[path].first, paths[path].last):
                     link = path_links[at]
-                    head[link] = min(head[link], before[n, flow])
-                    tail[link] = min(tail[link], after[n, flow])
+                    head[link] = min(head[link], before[n, tasks + flow])
+                    tail[link] = min(tail[link], after[n, tasks + flow])
                     work[link] += sizes[n, flow] / capacities[link] * (flow_copies[flow] * path_copies[at])
             for link in range(links):
                 if work[link] > 0:

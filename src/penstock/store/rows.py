@@ -114,7 +114,9 @@ def place_rows(table: Array, ids: Array, places: Array, out: Array, span: Span |
     """`out[places] = table[ids]`, without an intermediate copy; `places` are not checked, ids outside the table are an
     error.
     """
-    if out.size and len(ids) and not _place(*_words(table, out, span), ids, places):
+    # One kernel for all kinds of numbers: they take little beside the rows.
+    numbers = ids.astype(np.int64, copy=False), places.astype(np.int64, copy=False)
+    if out.size and len(ids) and not _place(*_words(table, out, span), *numbers):
         raise outside(table)
 
 

@@ -96,7 +96,7 @@ def _add(table: LabelCounts, mask: int, found: int, label: Number, weight: int) 
     return found
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("table",))
 def tally(lists: BothDirections, v: int, labels: Array, table: LabelCounts) -> int:
     """Sum the weights of v's neighbours by label; returns how many labels there are."""
     directed, weighted = lists.back_indptr.shape[0] > 0, lists.weights.shape[0] > 0

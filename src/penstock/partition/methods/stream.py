@@ -108,7 +108,7 @@ def _improved(problem: Problem, level: ClusteredGraph, part: Array, passes: int,
     parts, lists = problem.parts, level.lists
     loads = np.zeros((len(level.totals), parts), np.int64)
     for start, stop in waves(lists.rows):
-        add_up(part[start:stop], level.weights(start, stop), loads)
+        add_up(part[start:stop], np.ascontiguousarray(level.weights(start, stop)), loads)
     capacities = problem.capacities()
     means = np.maximum(level.totals / parts, 1e-30)
     price *= level.entries / max(1, lists.rows)
@@ -118,12 +118,12 @@ def _improved(problem: Problem, level: ClusteredGraph, part: Array, passes: int,
             moved = 0
             with problem.progress.step(f"moving vertices, pass {turn + 1}", lists.rows, "vertices"):
                 for start, stop in waves(lists.rows):
-                    weights, wanted = level.weights(start, stop), np.zeros(stop - start, np.bool_)
+                    weights = np.ascontiguousarray(level.weights(start, stop))
+                    wanted = np.zeros(stop - start, np.bool_)
 
                     def find(a: int, b: int, s: int = start, w: Array = weights, out: Array = wanted) -> None:
-                        _find_movers(
-                            lists, a, b, part, w[:, a - s : b - s], loads, capacities, means, price, out[a - s : b - s]
-                        )
+                        own = np.ascontiguousarray(w[:, a - s : b - s])
+                        _find_movers(lists, a, b, part, own, loads, capacities, means, price, out[a - s : b - s])
 
                     over_blocks(pool, problem.threads, start, stop, find)
                     movers = np.flatnonzero(wanted)
@@ -179,7 +179,7 @@ def _move(
     return moved
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("table",))
 def _best_part(
     lists: BothDirections,
     v: int,

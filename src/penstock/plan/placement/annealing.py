@@ -189,10 +189,17 @@ def anneal(
             at = there
             if beyond == 0 and plain < lowest:
                 lowest = plain
-                best[:] = walk.units
+                _copy(walk.units, best)
         else:
             take_back(tables, walk, proposal, moved)
     return lowest
+
+
+@njit(nogil=True, cache=True, writes=("out",))
+def _copy(units: Array, out: Array) -> None:
+    """`out[:] = units`, without Numba's check of shapes, which takes longer to be compiled than all that is here."""
+    for k in range(len(units)):
+        out[k] = units[k]
 
 
 @njit(nogil=True, cache=True)
@@ -209,7 +216,7 @@ def nearby(
             continue
         good = over_use(tables, walk) == 0 and score(tables, walk) <= most
         if good:
-            found[:] = walk.units
+            _copy(walk.units, found)
         take_back(tables, walk, proposal, moved)
         if good:
             return step

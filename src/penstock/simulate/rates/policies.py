@@ -129,7 +129,7 @@ _ORDER = dict.fromkeys(TYPES, _FIRST) | {
 def model_ranks(case: Case) -> Array:
     """int64 [iterations, flows]: the order of the coflows, from their factors."""
     kinds = rank_by_kind(case, _ORDER, _LAST)[0]
-    gathers, reductions = (np.array([kind == each for kind in case.kinds]) for each in ("gather", "reduce"))
+    gathers, reductions = (np.array([kind == each for kind in case.kinds], bool) for each in ("gather", "reduce"))
     microbatch = case.microbatches.astype(np.int64)
     layer = case.layers.astype(np.int64)
     widths = (int(microbatch.max(initial=0)) + 1, max(3, int(layer.max(initial=0)) + 1) + 1)

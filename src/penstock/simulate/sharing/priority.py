@@ -98,7 +98,8 @@ def share_by_rank(
         while k < numbers[ACTIVE] and groups[order[k]].rank == rank:
             k += 1
         if work < last:
-            spare[work + 1, :] = spare[work, :]
+            for link in range(spare.shape[1]):
+                spare[work + 1, link] = spare[work, link]
             work += 1
         if work < last:
             row = work

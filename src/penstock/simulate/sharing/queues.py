@@ -77,7 +77,8 @@ def share_in_order(
     if not changed:
         return
     left = spare[1]
-    left[:] = spare[0]
+    for link in range(len(left)):
+        left[link] = spare[0, link]
     for k in range(numbers[ACTIVE]):
         path = order[k]
         rate = take_all(links, paths, path_links, path_copies, left, path)

@@ -168,7 +168,9 @@ def improve(operations: _Operations, machines: int, order: Array, chosen: Array,
                 if heads[each] + time[choice[each]] + tails[each] >= now * _ROUNDING:
                     critical[found], found = each, found + 1
             if now < best:
-                best, order[:], chosen[:] = now, here, choice
+                best = now
+                for each in range(count):
+                    order[each], chosen[each] = here[each], choice[each]
         drawn = draw(key, np.uint64(move))
         each = critical[below(drawn, found)]
         without = _paths(operations, here, choice, each, heads, ready, free)
@@ -178,7 +180,8 @@ def improve(operations: _Operations, machines: int, order: Array, chosen: Array,
         left = 1.0 - move / max(moves, 1)
         if place >= 0 and max(without, through) <= best * (1.0 + _THRESHOLD * left * left):
             choice[each], found = taken, 0
-            here[:place], here[place], here[place + 1 :] = others[:place], each, others[place : count - 1]
+            for at in range(count):
+                here[at] = others[at] if at < place else each if at == place else others[at - 1]
     return best
 
 
