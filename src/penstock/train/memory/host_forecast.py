@@ -35,7 +35,7 @@ from penstock.train.memory.process_memory import process_bytes
 from penstock.train.session import Session
 from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
 from penstock.train.trace.fake_session import LargestBatch, input_density, largest_batch, traced_session
-from penstock.train.trace.inference import trace_inference, trace_last_inference
+from penstock.train.trace.inference import trace_last_inference, trace_validation
 from penstock.train.whole.execution import decided_steps
 from penstock.train.whole.traced import traced_host_steps
 
@@ -88,7 +88,7 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
                 loaded = _carried(session, largest)
                 learn(loaded)
                 del loaded
-        trace_inference(session, session.whole_graph_inference, allocations)
+        trace_validation(session, session.whole_graph_inference, allocations)
         del ahead
         trace_last_inference(session, session.whole_graph_inference, allocations)
         return HostPeak.of(allocations.events), "traced", largest.how
