@@ -266,7 +266,7 @@ class Inference:
         self, name: str, rows: Array, progress: Progress, times: Array | None = None
     ) -> list[torch.Tensor]:
         found = []
-        for sampled, x in self.engine.read(self.plan.neighbourhoods(name, rows, times), self._inputs.pull):
+        for sampled, x in self.engine.read(self.plan.neighbourhoods(name, rows, times), self.plan.pull):
             found.append(_own_copy(_rows_of(self.engine.forward(sampled, x), name)))
             progress.advance(len(sampled.chunk.rows))
             del sampled
