@@ -1,11 +1,10 @@
 """A job's memory as it is predicted before it runs, beside what it took: on a GPU or on the host.
 
 On a GPU the measures are `torch.cuda.max_memory_allocated` and `max_memory_reserved` over a whole run with its
-validations. Cases share one process, which empties torch's caches between them, or have a process each (--fresh). A
-process has 32 streams for side work, handed out in turn: after some runs a new stream is one that is in use, and then
-two of them share the workspaces of matrix libraries, which a prediction for a process of its own counts for each. On
-the host each case is trained in a process of its own, and the measure is what a process takes by itself and the growth
-of its resident memory; both growths, predicted and measured, stand in brackets.
+validations. Cases share one process, which empties torch's caches and frees the workspaces of matrix libraries between
+them, or have a process each (--fresh). On the host each case is trained in a process of its own, and the measure is
+what a process takes by itself and the growth of its resident memory; both growths, predicted and measured, stand in
+brackets.
 
 Results are written after every case. Cases that are in the file already are left out, so that calls of a few minutes
 each go on where the last one stopped; --slice takes some of all cases, and --merge adds the results of other files.
@@ -147,7 +146,7 @@ def job_of(case: dict[str, Any], device: str, run: str | None = None) -> Job:
     if fields["sampler"] == "neighbour":
         # Wide hops first, and narrow ones where there are many.
         fields["fanouts"] = [max(1, 10 >> (2 * place)) for place in range(layers)]
-    if fields.get("model") == "gat":
+    if fields.get("model") in ("gat", "gatv2"):
         fields["heads"] = 4
     return make_job({**fields, "graph": "benchmark (in memory)", "device": device, "run": run})
 
@@ -248,6 +247,9 @@ def measured_on_device(case: dict[str, Any], graph: Graph) -> dict[str, Any]:
     gc.collect()
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()
+    # torch hands 32 streams out in turn. If the one that records stayed, a later run could get it a second time, and
+    # would save a workspace; so each run takes its streams one after the other.
+    torch.cuda.graphs.graph.default_capture_stream = None
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()

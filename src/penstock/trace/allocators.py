@@ -1,7 +1,7 @@
 """Simulated allocators: what torch's caching allocator reserves on a GPU, and how far the C heap grows."""
 
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -170,6 +170,10 @@ def device_peak(events: Iterable[AllocationEvent]) -> DevicePeak:
 
 _HEAP_UNIT = 64
 """torch aligns its arrays to this many bytes."""
+_LARGEST_HEAP = 56 << 20
+"""Bytes that fit a heap of a thread: those of glibc have 64 MiB. Rows of chunks, which have memory for more than are
+traced, are larger from here on.
+"""
 
 
 class Heap:
@@ -220,9 +224,12 @@ class Heap:
 
 
 def heap_peak(events: Sequence[AllocationEvent]) -> PeakMemory:
-    """The largest size of the heap, and when it last grew."""
-    heap, moment = Heap(), ""
+    """The largest size of all heaps, and when one last grew. Threads have heaps of their own, but not for arrays that
+    are as large as the largest of these.
+    """
+    heaps, moment = defaultdict[MemoryPlace, Heap](Heap), ""
     for event in events:
+        heap = heaps[event.place if abs(event.bytes) < _LARGEST_HEAP else _DEFAULT]
         before = heap.extent
         if event.bytes > 0:
             heap.take(event.storage, -(-event.bytes // _HEAP_UNIT) * _HEAP_UNIT)
@@ -230,4 +237,4 @@ def heap_peak(events: Sequence[AllocationEvent]) -> PeakMemory:
             heap.give(event.storage)
         if heap.extent > before:
             moment = event.moment
-    return PeakMemory(heap.extent, moment)
+    return PeakMemory(sum(heap.extent for heap in heaps.values()), moment)

@@ -217,6 +217,17 @@ def test_no_batches_are_held_ahead_that_a_run_does_not_have(epochs, evaluate_eve
     assert not waiting and not queued
 
 
+@pytest.mark.parametrize("capture", [True, False])
+def test_validations_lie_beside_batches_and_the_evaluation_at_the_end_does_not(capture):
+    """A run without validations frees what its steps hold before it evaluates."""
+    graph = community_graph(5_000)
+    often, once, never = (forecast_of(graph, capture=capture, hidden=256, evaluate_every=every) for every in (1, 0, -1))
+    assert often.moment.startswith("validation") and once.moment.startswith("validation")
+    assert often.device_allocated > once.device_allocated > never.device_allocated
+    assert often.categories["batches"] > once.categories["batches"]
+    assert not never.moment.startswith("validation")
+
+
 def test_weights_and_optimiser_state_are_counted_exactly():
     """Each parameter is rounded up to 512 bytes, and Adam keeps two moments and a count of steps beside it."""
     graph = community_graph(600)

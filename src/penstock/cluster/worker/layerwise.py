@@ -71,7 +71,8 @@ class PartedPlan:
         """`name` distinguishes the fields of this inference from those of others."""
         self._session, self._parts, self._workers, self._name = session, parts, workers, name
         self._inputs, self._graph, self._job = session.inputs, session.graph, session.job
-        self.first, self._budget = session.inputs.pull, (session.job.inference_mb << 20) // SHARE
+        self.first = self.pull = session.inputs.pull
+        self._budget = (session.job.inference_mb << 20) // SHARE
         self._clock = clock_for(session.job, session.graph)
         self._followed = followed_relations(session.graph, session.job.fanouts, layers_of(session.job))
         self._shared, self._hops, self._types = 0, list[list[EdgeType]](), list[list[str]]()

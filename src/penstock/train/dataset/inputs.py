@@ -167,6 +167,16 @@ def _numbers(source: RowSource, kind: EdgeType, name: str, single: bool = False)
     return source
 
 
+def roomy_rows(source: RowSource, ids: Array, most: int) -> torch.Tensor:
+    """Rows on the host as float32, in memory for `most` of them if that is more.
+
+    Rows of several chunks then take memory of one size: what one chunk frees holds the rows of the next, although these
+    may be a few more. Pages that no row is written to do not exist.
+    """
+    made = np.empty((max(most, len(ids)), *source.shape[1:]), np.float32)
+    return torch.from_numpy(source.read(ids, made[: len(ids)]))
+
+
 # The input rows of a model: stored features, or learnable rows for types without features.
 
 CPU = torch.device("cpu")
@@ -249,15 +259,17 @@ class Inputs:
                 return str(found)
         return None
 
-    def pull(self, node_type: str, ids: Array) -> torch.Tensor:
-        """The rows of some vertices, for inference and for steps on the whole graph."""
-        source = self.sources.get(node_type)
-        if is_traced() and not (source is not None and source.on_device):
+    def pull(self, node_type: str, ids: Array, most: int = 0) -> torch.Tensor:
+        """The rows of some vertices, for inference and for steps on the whole graph; on a host with `roomy_rows`."""
+        known = self.sources.get(node_type)
+        if is_traced() and not (known is not None and known.on_device):
             return torch.empty(len(ids), self.widths[node_type], device=self.device)
         if node_type in self.tables:
             rows = self._learnable(node_type, ids)
             return rows.clone() if isinstance(self.tables[node_type], DeviceEmbeddingTable) else rows
-        x: torch.Tensor = self.sources[node_type].read(ids, self.device, dtype=torch.float32)
+        source = self.sources[node_type]
+        on_host = self.device.type == "cpu" and not source.on_device
+        x = roomy_rows(source, ids, most) if on_host else source.read(ids, self.device, dtype=torch.float32)
         return x if self.scale is None else self.scale(x)
 
     def complete(self, batch: Batch) -> dict[str, torch.Tensor]:

@@ -54,7 +54,8 @@ class DeviceWholeGraph(AlonePlan):
         scale: Scale | None,
     ) -> None:
         """`host` is the plan for models that are not computed layer by layer."""
-        self._host, self.by_layers, self.neighbourhoods = host, host.by_layers, host.neighbourhoods
+        self._host, self.by_layers = host, host.by_layers
+        self.neighbourhoods, self.pull = host.neighbourhoods, host.pull
         self._node_type, self._table, self._in_place, self._scale = node_type, table, in_place, scale
         indptr: Any = topology.indptr.to(torch.int32)
         indices: Any = topology.indices

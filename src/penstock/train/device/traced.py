@@ -40,7 +40,7 @@ from penstock.train.trace.fake_session import (
     traced_session,
     try_small_batch,
 )
-from penstock.train.trace.inference import trace_inference, trace_last_inference
+from penstock.train.trace.inference import trace_last_inference, trace_validation
 
 _STEPS = 2
 """The first step allocates what later ones keep, so two are traced."""
@@ -183,7 +183,7 @@ def _trace_captured(session: Session, placed: Placed, schedule: Schedule, alloca
         with steps:
             with allocations.during("start of an epoch"):
                 steps.fill(Position(0, 0))
-            trace_inference(session, execution.inference, allocations)
+            trace_validation(session, execution.inference, allocations)
         trace_last_inference(session, execution.inference, allocations)
 
 
@@ -212,7 +212,7 @@ def _trace_launched(
                 del loaded
         if validated:
             _drop_behind(_left_at_validation(job, largest), waiting, queued)
-            trace_inference(session, execution.inference, allocations)
+            trace_validation(session, execution.inference, allocations)
         del queued, waiting
         if validated:
             trace_last_inference(session, execution.inference, allocations)

@@ -184,7 +184,7 @@ class HostPlan(AlonePlan):
         self, model: torch.nn.Module, inputs: Inputs, reach: Reach, budget_mb: int, folder: Path | None = None
     ) -> None:
         """`folder`: for outputs that do not fit memory; the system's temporary folder if None."""
-        self._reach, self._graph, self._device, self.first = reach, reach.graph, inputs.device, inputs.pull
+        self._reach, self._graph, self._device, self._inputs = reach, reach.graph, inputs.device, inputs
         self.budget, self.folder = budget_mb << 20, folder or Path(tempfile.gettempdir())
         options: Any = getattr(model, "options", None)
         self._widest = max(inputs.widths.values())
@@ -209,9 +209,15 @@ class HostPlan(AlonePlan):
         every = {name: np.arange(nodes.count) for name, nodes in self._graph.nodes.items()}
         self._layers, self._needed = layers, [every] * (layers + 1)
 
+    def pull(self, node_type: str, ids: Array) -> torch.Tensor:
+        """The features of some vertices, in memory for as many as a chunk may read."""
+        return self._inputs.pull(node_type, ids, min(self.room, self._graph.nodes[node_type].count))
+
+    first = pull
+
     def level(self, number: int) -> Level:
         """Storage in memory, or in a file where it exceeds the budget."""
-        return HostLevel(self._needed[number + 1], self.budget, self.folder, self._device)
+        return HostLevel(self._needed[number + 1], self.budget, self.folder, self._device, self._room(number + 1))
 
     def rows_of(self, number: int) -> dict[str, int]:
         """The number of rows that a layer computes, by node type."""
@@ -231,9 +237,11 @@ class HostPlan(AlonePlan):
         kinds = self._reach.of_layer(number, self._layers)
         sample = self._reach.sampler([kinds])
         read = Graph(self._graph.nodes, {kind: self._graph.edges[kind] for kind in kinds})
-        size = self.budget // SHARE
-        room = max(1, size // (4 * self.width(number)))
-        return map(sample, cut_into_chunks(read, rows, room, size // _EDGE))
+        return map(sample, cut_into_chunks(read, rows, self._room(number), self.budget // SHARE // _EDGE))
+
+    def _room(self, number: int) -> int:
+        """The rows that a layer reads for a chunk, unless that is one vertex."""
+        return max(1, self.budget // SHARE // (4 * self.width(number)))
 
     def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
         """Chunks of as many vertices as fit the working memory with their neighbourhoods."""
@@ -249,7 +257,7 @@ class HostPlan(AlonePlan):
     @property
     def room(self) -> int:
         """The number of rows and edges of whole neighbourhoods that the working memory holds."""
-        return self.budget // SHARE // (4 * self.width(0))
+        return self._room(0)
 
     @staticmethod
     def load_of(sampled: Sampled) -> int:

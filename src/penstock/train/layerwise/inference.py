@@ -20,6 +20,7 @@ from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.stages import Stage, StageError, StagePipeline
 from penstock.progress import SILENT, Progress
 from penstock.sampling.device.block import block_on
+from penstock.traced import is_gpu
 from penstock.train.compute_device import INFERENCE, device_memory
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.layerwise.plan import Chunk, LayerPlan, Sampled
@@ -82,8 +83,8 @@ class LayerEngine:
             sink.write(sampled.chunk, out)
             if keep is not None:
                 keep(ChunkPass(sampled.chunk, sampled.blocks[0], sampled.inputs, dict(x), out))
-            # Otherwise it would stay in memory while the next chunk is computed.
-            del out
+            # Otherwise they would stay in memory while the next chunk is read and computed.
+            del out, sampled
 
     def prepared(self, x: dict[str, Any]) -> dict[str, Any]:
         """The inputs of the first layer, from some vertices' features."""
@@ -99,10 +100,10 @@ class LayerEngine:
     def read(
         self, chunks: Iterator[Sampled], source: Fetch, skip_empty: bool = False
     ) -> Iterator[tuple[Sampled, dict[str, Any]]]:
-        """Chunks with the rows they read; the next chunk is read while one is computed.
+        """Chunks with the rows they read. A host reads the next chunk while one is computed, a device when it is done.
 
-        A chunk's rows are dropped when the next chunk is requested, so that at most two chunks are in memory.
-        `skip_empty`: the source is not called for types without vertices.
+        A chunk's rows are dropped when the next chunk is requested, so that at most two chunks are in a host's memory,
+        and one in a device's. `skip_empty`: the source is not called for types without vertices.
         """
 
         def read(sampled: Sampled) -> tuple[Sampled, dict[str, Any]]:
@@ -118,14 +119,16 @@ class LayerEngine:
             # There is nothing to read ahead, and threads take time to start.
             yield from map(read, first)
             return
+        # The next chunk is sampled meanwhile in any case.
+        stages = [] if is_gpu(self._device) else [Stage("read", read, 1, 1, waits_for_room=True)]
         try:
-            with StagePipeline(
-                chain(first, chunks), [Stage("read", read, 1, 1, waits_for_room=True)], source_depth=1
-            ) as flow:
-                for sampled, x in flow:
+            with StagePipeline(chain(first, chunks), stages, source_depth=1) as flow:
+                for each in flow:
+                    sampled, x = each if stages else read(each)
                     yield sampled, x
                     # As soon as the next chunk is taken, the pipeline reads another one.
                     x.clear()
+                    del sampled, each
         except StageError as error:
             raise error.__cause__ or error from None
 
@@ -263,9 +266,10 @@ class Inference:
         self, name: str, rows: Array, progress: Progress, times: Array | None = None
     ) -> list[torch.Tensor]:
         found = []
-        for sampled, x in self.engine.read(self.plan.neighbourhoods(name, rows, times), self._inputs.pull):
+        for sampled, x in self.engine.read(self.plan.neighbourhoods(name, rows, times), self.plan.pull):
             found.append(_own_copy(_rows_of(self.engine.forward(sampled, x), name)))
             progress.advance(len(sampled.chunk.rows))
+            del sampled
         return found
 
 

@@ -16,6 +16,7 @@ from penstock.graph.graph import Graph
 from penstock.kernels import njit
 from penstock.store.files import take_blocks
 from penstock.store.source import ArraySource
+from penstock.train.dataset.inputs import roomy_rows
 
 # Vertices cut into chunks whose inputs fit the working memory.
 
@@ -153,9 +154,10 @@ class Level(Protocol):
 class HostLevel:
     """The outputs of some rows of every type in the host's memory, or in a file in `folder` when they are large."""
 
-    def __init__(self, rows: dict[str, Array], in_memory: int, folder: Path, device: torch.device) -> None:
+    def __init__(self, rows: dict[str, Array], in_memory: int, folder: Path, device: torch.device, most: int) -> None:
+        """`most`: rows that the next layer reads for a chunk, at most."""
         self.rows, self.values, self._in_memory, self._folder = rows, dict[str, Array](), in_memory, folder
-        self._device = device
+        self._device, self._most = device, most
 
     def write(self, chunk: Chunk, out: torch.Tensor) -> None:
         if chunk.node_type not in self.values:
@@ -165,8 +167,8 @@ class HostLevel:
     def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
         rows = self.rows[node_type]
         places = ids if len(rows) and rows[-1] == len(rows) - 1 else np.searchsorted(rows, ids)
-        found: torch.Tensor = ArraySource(self.values[node_type]).read(places, self._device)
-        return found
+        values = self.values[node_type]
+        return roomy_rows(ArraySource(values), places, min(self._most, len(values))).to(self._device)
 
     def _room(self, shape: tuple[int, int]) -> Array:
         if shape[0] * shape[1] * 4 <= self._in_memory:
@@ -231,6 +233,9 @@ class LayerPlan(Protocol):
 
     def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
         """Vertices in chunks with their whole neighbourhoods, until their own or the given `times`."""
+
+    def pull(self, node_type: str, ids: Array) -> Any:
+        """The features that such a chunk reads."""
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
         """`compute` over `count` vertices, in pieces: every process computes some, and all get the whole."""

@@ -35,7 +35,7 @@ from penstock.train.memory.process_memory import process_bytes
 from penstock.train.session import Session
 from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
 from penstock.train.trace.fake_session import LargestBatch, input_density, largest_batch, traced_session
-from penstock.train.trace.inference import trace_inference, trace_last_inference
+from penstock.train.trace.inference import IN_THREADS, trace_last_inference, trace_validation
 from penstock.train.whole.execution import decided_steps
 from penstock.train.whole.traced import traced_host_steps
 
@@ -43,8 +43,6 @@ from penstock.train.whole.traced import traced_host_steps
 
 _STEPS = 2
 """The first step allocates what later ones keep, so two are traced."""
-_BUFFER_SLACK = 1.25
-"""Feature buffers are somewhat larger than their first batch (`pipeline.batch_rows`)."""
 HOLES = "holes of the heap"
 
 
@@ -79,7 +77,7 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
     batches = schedule.batches * max(1, session.job.epochs)
     largest = largest_batch(session, schedule, batches)
     with traceable(), traced_session(session, input_density(session), False) as allocations:
-        with allocations.during("pipeline"), memory_for(BATCHES):
+        with allocations.during("pipeline"), memory_for(BATCHES), IN_THREADS.entered():
             ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches), _older(session)]
         # Older weights are among what lies ahead.
         learn = LearnAlone(session, StaleWeights(session.learned, 0))
@@ -88,7 +86,7 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
                 loaded = _carried(session, largest)
                 learn(loaded)
                 del loaded
-        trace_inference(session, session.whole_graph_inference, allocations)
+        trace_validation(session, session.whole_graph_inference, allocations)
         del ahead
         trace_last_inference(session, session.whole_graph_inference, allocations)
         return HostPeak.of(allocations.events), "traced", largest.how
@@ -111,12 +109,13 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
     held: list[Any] = [_like(array) for _ in range(gathered + sampled) for array in arrays]
     for name, source in _read_sources(session, batch).items():
         for shape, dtype in session.inputs.reader.reading(batch, name, source).shapes:
-            size = int(_BUFFER_SLACK * np.prod(shape) * dtype.itemsize)
-            # The buffer of the batch being computed is allocated with it.
+            # Buffers have room for more than their first batch, but pages that nothing is written to do not exist. That
+            # of the batch being computed is allocated with it.
+            size = int(np.prod(shape)) * dtype.itemsize
             held += [torch.empty(size, dtype=torch.uint8, device=META) for _ in range(gathered - 1)]
     for edges in session.inputs.edges.readings(batch.blocks):
         for shape, dtype in edges.shapes:
-            size = int(_BUFFER_SLACK * np.prod(shape) * dtype.itemsize)
+            size = int(np.prod(shape)) * dtype.itemsize
             held += [torch.empty(size, dtype=torch.uint8, device=META) for _ in range(gathered)]
     return held
 
@@ -171,7 +170,7 @@ def _carried(session: Session, largest: LargestBatch) -> Loaded:
 
 def _buffer(shape: tuple[int, ...], dtype: Any) -> torch.Tensor:
     stored = torch.from_numpy(np.empty(0, dtype)).dtype
-    return torch.empty(int(_BUFFER_SLACK * np.prod(shape)), dtype=stored, device=META)
+    return torch.empty(int(np.prod(shape)), dtype=stored, device=META)
 
 
 def _converted(session: Session) -> Callable[[Any], torch.Tensor]:
@@ -209,7 +208,9 @@ def forecast_host(session: Session, device: DeviceForecast | None) -> HostForeca
         parts = fixed | {BATCHES: device.pinned + _PINNED_STAGING + reused + group_bytes(session)}
         return HostForecast(sum(parts.values()), parts, device.peak.moment, device.method, device.reason)
     peak, method, reason = _steps(session)
-    parts = fixed | {LIBRARIES: LOADED_ON_HOST}
+    # The process that was measured has computed batches, so some of what they load is counted there.
+    drawn = needs_placement(session.job.sampler)
+    parts = fixed | {LIBRARIES: LOADED_ON_HOST // 2 if drawn else LOADED_ON_HOST}
     parts |= {name: parts.get(name, 0) + size for name, size in peak.categories.items()}
     return HostForecast(sum(parts.values()), parts, peak.moment, method, reason)
 

@@ -1,6 +1,7 @@
 """Traces the validation at the end of an epoch: exact inference on a device takes memory beside that of steps."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
@@ -11,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.sampling.device.block import on_device
 from penstock.trace.allocations import ACTIVATIONS, META, Allocations
-from penstock.traced import current_trace, is_gpu, memory_for
+from penstock.traced import TracedStream, is_gpu, memory_for
 from penstock.train.dataset.labels import in_any
 from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.inference import Inference, evaluating
@@ -19,7 +20,9 @@ from penstock.train.layerwise.plan import Sampled
 from penstock.train.session import Session
 
 _READ = 2
-"""Chunks whose rows are in memory at once: the one being computed, and the next."""
+"""Chunks whose rows are in a host's memory at once: the one being computed, and the next."""
+IN_THREADS = TracedStream()
+"""What threads of the host allocate, for which the C library has heaps of their own."""
 _GROWING = 16
 """Chunks of whole neighbourhoods that are examined until their size is known: it doubles while it fits."""
 _LOOKED_AT = 8
@@ -37,19 +40,23 @@ _LAST_EVALUATION = ("val", "test")
 
 
 def trace_last_inference(session: Session, prepare: Callable[[], Inference], allocations: Allocations) -> None:
-    """Trace the evaluation at the end of a run, if it reads more vertices than validations do."""
+    """Trace the evaluation at the end of a run, if it reads more vertices than validations before it do."""
     wanted, more = _wanted(session, _VALIDATION), _wanted(session, _LAST_EVALUATION)
-    if any(len(rows) > len(wanted[name]) for name, rows in more.items()):
-        trace_inference(session, prepare, allocations, _LAST_EVALUATION)
+    validates = session.job.evaluate_every > 0
+    if not validates or any(len(rows) > len(wanted[name]) for name, rows in more.items()):
+        _trace_evaluation(session, prepare, allocations, _LAST_EVALUATION)
 
 
-def trace_inference(
-    session: Session, prepare: Callable[[], Inference], allocations: Allocations, splits: Sequence[str] = _VALIDATION
+def trace_validation(session: Session, prepare: Callable[[], Inference], allocations: Allocations) -> None:
+    """Trace the validation after an epoch, beside what steps keep, if the job has one."""
+    if session.job.evaluate_every > 0:
+        _trace_evaluation(session, prepare, allocations, _VALIDATION)
+
+
+def _trace_evaluation(
+    session: Session, prepare: Callable[[], Inference], allocations: Allocations, splits: Sequence[str]
 ) -> None:
-    """Trace the inference of the validation split, or of several, if the job has validations."""
-    if session.job.evaluate_every < 0:
-        return
-    wanted = _wanted(session, splits)
+    wanted = {} if session.job.evaluate_every < 0 else _wanted(session, splits)
     if not any(map(len, wanted.values())):
         return
     with allocations.during("validation"), memory_for(ACTIVATIONS):
@@ -108,22 +115,28 @@ def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted
         for number in range(model.num_layers):
             looked_at = plan.some_chunks(number, _LOOKED_AT)
             largest = [max(some, key=_rows_and_edges) for some in looked_at if some]
-            given = [_trace_chunk(inference, number, widths, each, looked_at) for each in largest]
-            if not given:
+            level = [_trace_chunk(inference, number, widths, each, looked_at) for each in largest]
+            if not level:
                 return
-            widths = dict.fromkeys(session.graph.nodes, given[0])
+            widths = dict.fromkeys(session.graph.nodes, level[0].shape[1])
             # The level below is freed when this one is complete.
-            levels = [*levels[-1:], _level(session, plan, number, given[0])]
+            levels = [*levels[-1:], level]
 
 
 def _trace_chunk(
     inference: Inference, number: int, widths: dict[str, int], computed: Sampled, looked_at: list[list[Sampled]]
-) -> int:
-    """Trace a chunk while the rows of the largest other one are in memory; returns the width of its output."""
+) -> torch.Tensor:
+    """Trace a chunk while a host has the rows of the largest other one in memory; returns the rows of its type that
+    the layer keeps in the host's memory, which are made beside the chunk: none where they exceed the budget.
+    """
     others = sorted((each for some in looked_at for each in some if each is not computed), key=_rows_and_edges)
-    held = [_read(sampled, widths, inference) for sampled in (computed, *others[-1:])]
+    ahead = [] if is_gpu(META) else others[-1:]
+    held = [_read(sampled, widths, inference) for sampled in (computed, *ahead)]
     out = inference.engine.layer(number, *held[0])
-    return int(out.shape[1])
+    plan: Any = inference.plan
+    rows, width = plan.rows_of(number)[computed.chunk.node_type], out.shape[1]
+    is_kept = not is_gpu(META) and 4 * rows * width <= plan.budget
+    return torch.empty(rows if is_kept else 0, width, device=META)
 
 
 def _rows_and_edges(sampled: Sampled) -> int:
@@ -132,20 +145,12 @@ def _rows_and_edges(sampled: Sampled) -> int:
     return sampled.num_inputs + len(sampled.chunk.rows) + edges
 
 
-def _level(session: Session, plan: HostPlan, number: int, width: int) -> list[Any]:
-    """The rows of a layer that are kept in host memory, by type: those that fit the budget. None are on a GPU."""
-    if is_gpu(session.inputs.device):
-        return []
-    fitting = [rows for rows in plan.rows_of(number).values() if 4 * rows * width <= plan.budget]
-    return [torch.empty(rows, width, device=META) for rows in fitting]
-
-
 def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan, wanted: dict[str, Array]) -> None:
     ((name, rows), *_) = wanted.items()
     plan.start({name: rows}, 0, 0)
     found = _largest_neighbourhoods(session, plan, name, rows)
     repeated = _READ if len(found.chunk.rows) < len(rows) else 1
-    held = [_read(found, session.inputs.widths, inference) for _ in range(repeated)]
+    held = [_read(found, session.inputs.widths, inference) for _ in range(1 if is_gpu(META) else repeated)]
     out = inference.engine.forward(*held[0])
     outputs = [out if isinstance(out, torch.Tensor) else out.get(name)]
     del out
@@ -199,9 +204,9 @@ def _filled(plan: HostPlan, name: str, rows: Array, times: Array | None, count: 
 
 def _read(sampled: Sampled, widths: dict[str, int], inference: Inference) -> tuple[Sampled, dict[str, Any]]:
     """A chunk on the device that computes, with the rows it reads: of the input, or of the level below."""
-    x = {name: torch.empty(len(ids), widths[name], device=META) for name, ids in sampled.inputs.items() if len(ids)}
+    with nullcontext() if is_gpu(META) else IN_THREADS.entered():
+        x = {name: torch.empty(len(ids), widths[name], device=META) for name, ids in sampled.inputs.items() if len(ids)}
     sampled = sampled._replace(blocks=inference.engine.edges.attached(sampled.blocks))
-    trace = current_trace()
-    if trace is not None and trace.on_device:
+    if is_gpu(META):
         sampled = sampled._replace(blocks=[on_device(block, META) for block in sampled.blocks])
     return sampled, x

@@ -22,7 +22,7 @@ from penstock.traced import TOPOLOGY, memory_for, room, stand_in
 from penstock.train.session import Session
 from penstock.train.steps.engine import Course
 from penstock.train.trace.fake_session import input_density, traced_session, try_small_batch
-from penstock.train.trace.inference import trace_inference, trace_last_inference
+from penstock.train.trace.inference import trace_last_inference, trace_validation
 from penstock.train.whole.in_place import InPlaceStep
 from penstock.train.whole.memory import BinSize, Decision
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
@@ -76,7 +76,7 @@ def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Allocati
             with allocations.during(f"step {number + 1}"):
                 _trace_step(session, traced, given.planned)
         kept = _kept_by(session, allocations.now - before)
-        trace_inference(session, session.whole_graph_inference, allocations)
+        trace_validation(session, session.whole_graph_inference, allocations)
         trace_last_inference(session, session.whole_graph_inference, allocations)
         return allocations.events, _further(given, kept, False)
 
@@ -107,7 +107,7 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
                     with allocations.during(f"step {number + 1}", step=True):
                         _trace_step(session, step, given.planned)
                 further += _further(given, _kept_by(session, allocations.now - before), True)
-            for trace in (trace_inference, trace_last_inference):
+            for trace in (trace_validation, trace_last_inference):
                 trace(session, lambda: session.whole_graph_inference(whole_on_device(session)), allocations)
         count = session.job.epochs * len(steps)
         found, share = device_peak(allocations.events), allocations.work.share(kernel_rates(), is_recorded, count)
