@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterable
@@ -55,6 +56,15 @@ def group_of(test: str) -> str:
     return test.partition("::")[0]
 
 
+MEMORY, ROOM = Path("/dev/shm"), 6 << 30
+"""Where tests write, if so many bytes are free: a disk lets each of thousands of small runs wait for every checkpoint."""
+
+
+def in_memory() -> bool:
+    """Whether tests write into memory; a caller's own choice of a folder comes first (pytest's variable, `--basetemp`)."""
+    return MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM
+
+
 class NamesAtOnce:
     """Names a test as it fails, and where a run is interrupted the tests that did not run, by their files."""
 
@@ -90,8 +100,14 @@ class NamesAtOnce:
         reporter.write_line(line)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose where kernels of a GPU run; not in a process that only shares tests out to others, which wait for it."""
+    """Choose where tests write, and where kernels of a GPU run.
+
+    A process that only shares tests out to others, which wait for it, does not ask for a GPU.
+    """
+    if in_memory():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if config.option.markexpr == "gpu" and not hasattr(config, "workerinput"):
         config.pluginmanager.register(NamesAtOnce(config))
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
@@ -105,6 +121,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
         if importlib.util.find_spec("triton") is not None:
             launch_faster()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Free the memory that tests have written into, unless one has failed."""
+    written = session.config._tmp_path_factory._basetemp
+    if written is not None and written.is_relative_to(MEMORY) and exitstatus == 0:
+        shutil.rmtree(written, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -395,25 +395,32 @@ class Recordings:
 
     def remembered(self, function: Callable) -> Callable:
         """The same function, whose calls are recorded and replayed."""
-        number = len(self._kept)
+        number, builder, tensor = len(self._kept), self._builder, self._tensor
         self._kept.append(function)
 
         @functools.wraps(function)
         def called(*given, **named):
             if self.recorder is not None:
                 return function(*given, **named)
-            tensors = []
+            tensors, key = [], [number, builder.options.sanitize_overflow]
             try:
-                key = (number, self._builder.options.sanitize_overflow, *(self._key(each, tensors) for each in given))
+                for each in given:
+                    if type(each) is tensor:  # most are, and most calls have no more than these
+                        tensors.append(each)
+                        known = each.__dict__.get("sign")
+                        key.append(sign(each) if known is None else known)
+                    else:
+                        key.append(self._key(each, tensors))
                 for name, each in named.items():
                     key += name, self._key(each, tensors)
             except Unknown:
                 return function(*given, **named)
+            key = tuple(key)
             done = self._known.get(key, 0)
             if type(done) is not int:
                 if done is None:
                     return function(*given, **named)
-                return done(*[tensor.handle.data for tensor in tensors])
+                return done(*[each.handle.data for each in tensors])
             if done < SELDOM:
                 self._known[key] = done + 1
                 return function(*given, **named)

@@ -14,6 +14,7 @@ import torch
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.api import train
 from penstock.graph.csr import build_lists
+from penstock.partition import Cut, cut
 from penstock.train.internals import Internals
 from penstock.train.job import make_job
 from penstock.train.run_files.checkpoints import read_best, read_state
@@ -129,6 +130,13 @@ def lists_of(src, dst, sources, destinations, **fields):
     """Edges as neighbour lists, fields along."""
     indptr, indices, order = build_lists(np.asarray(src), np.asarray(dst), sources, destinations, True)
     return EdgeSet(indptr, indices, {name: np.asarray(values)[order] for name, values in fields.items()})
+
+
+def clusters_by_number(graph, count, folder):
+    """A partition folder for the job field `clusters`: each has consecutive vertex numbers, so that no partitioner need
+    be installed."""
+    cut(graph, Cut(count, method="chunk", balance=("vertices",)), folder)
+    return str(folder)
 
 
 def trained(graph, run, **fields):

@@ -145,13 +145,13 @@ def test_an_interrupted_run_goes_on_with_the_same_bits_from_a_checkpoint(graph, 
 
 @pytest.fixture(scope="module")
 def typed():
-    rng, plain = np.random.default_rng(2), typed_graph(90)
+    rng, plain = np.random.default_rng(2), typed_graph(48)
     nodes = {**plain.nodes, "venue": NodeSet(5), "field": NodeSet(4)}
-    pairs = rng.integers(0, 30, 120), rng.integers(0, 90, 120)
+    pairs = rng.integers(0, 16, 60), rng.integers(0, 48, 60)
     more = {
-        ("author", "edits", "paper"): lists_of(*pairs, 30, 90),
-        ("venue", "prints", "paper"): lists_of(np.arange(0), np.arange(0), 5, 90),
-        ("paper", "about", "field"): lists_of(rng.integers(0, 90, 20), rng.integers(0, 4, 20), 90, 4),
+        ("author", "edits", "paper"): lists_of(*pairs, 16, 48),
+        ("venue", "prints", "paper"): lists_of(np.arange(0), np.arange(0), 5, 48),
+        ("paper", "about", "field"): lists_of(rng.integers(0, 48, 20), rng.integers(0, 4, 20), 48, 4),
     }
     written = plain.edges["author", "writes", "paper"]
     written.fields["alike"] = (np.arange(written.count) % 3 == 0).astype(np.int64)
@@ -178,7 +178,7 @@ TYPED = {
         "epochs": 1,
     },
     "whole lists, attended": {"model": "hgt", "heads": 2, "fanouts": [40, -1], **ASKED},
-    "links": {**LINKS, "model": "rgcn", "corrupt": "both", "filtered": True, "batch_size": 60},
+    "links": {**LINKS, "model": "rgcn", "corrupt": "both", "filtered": True, "batch_size": 32},
     # Were destinations alone replaced, the softmax would not depend on their type's bias, and Adam follow its rounding.
     "links, joint": {
         **LINKS,
@@ -187,17 +187,17 @@ TYPED = {
         "negatives": "joint",
         "corrupt": "both",
         "loss": "softmax",
-        "batch_size": 60,
+        "batch_size": 32,
     },
-    "links of one type": {**LINKS, "model": "sage", "target": "paper__cites__paper", "batch_size": 60},
+    "links of one type": {**LINKS, "model": "sage", "target": "paper__cites__paper", "batch_size": 32},
     "classes of edges": {"task": "edge-classification", "model": "rgcn", "label": "alike", "epochs": 1},
-    "numbers of edges": {"task": "edge-regression", "model": "rgcn", "label": "apart", "epochs": 1, "batch_size": 50},
+    "numbers of edges": {"task": "edge-regression", "model": "rgcn", "label": "apart", "epochs": 1, "batch_size": 27},
 }
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name == "gat")) for name in TYPED])
 def test_several_types_learn_what_the_host_learns(typed, name):
-    fields = {"batch_size": 30, **TYPED[name]}
+    fields = {"batch_size": 16, **TYPED[name]}
     host, ours = loaded(made_session(typed, **fields)), session_of(typed, **fields)
     assert set(ours.inputs.tables) == {"author", "venue", "field"}
     assert_same(learned(ours), host, rtol=2e-3)
@@ -206,11 +206,11 @@ def test_several_types_learn_what_the_host_learns(typed, name):
 def test_several_types_that_lack_room_are_drawn_again(typed):
     from penstock.train.device.decision import device_program
 
-    fields = {"batch_size": 30, "model": "rgcn"}
+    fields = {"batch_size": 16, "model": "rgcn"}
     usual = session_of(typed, **fields)
     expected, room = learned(usual), usual.execution.placed.room
     small = Room(
-        (30, *(max(8, size // 2) for size in room.rows[1:])), tuple(max(8, s // 2) for s in room.edges), room.types
+        (16, *(max(8, size // 2) for size in room.rows[1:])), tuple(max(8, s // 2) for s in room.edges), room.types
     )
     tight = session_of(typed, small, **fields)
     assert_same(learned(tight), expected, rtol=1e-3)
@@ -219,7 +219,7 @@ def test_several_types_that_lack_room_are_drawn_again(typed):
     assert len(found.edges) == len(device_program(tight).draws)
 
 
-@pytest.mark.parametrize("task", [{"model": "hgt", "heads": 2, "batch_size": 30}, {**LINKS, "batch_size": 80}])
+@pytest.mark.parametrize("task", [{"model": "hgt", "heads": 2, "batch_size": 16, **FEWER}, {**LINKS, "batch_size": 43}])
 def test_several_types_resume_with_the_same_bits(typed, task):
     fields = {"model": "rgcn", "dropout": 0.2, **task}
     whole, cut, again = (session_of(typed, **fields) for _ in range(3))
