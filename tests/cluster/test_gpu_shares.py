@@ -146,8 +146,10 @@ def test_only_workers_ask_for_shares(run):
 # What workers decide together.
 
 
-def deciding(run, features, fits, reason=""):
-    """What each of three workers decides: `fits` says of each where the features would lie alone, and shared."""
+def deciding(run, features, fits, reason="", topology="device"):
+    """What each of three workers decides: `fits` says of each where the features would lie alone, and shared; the last
+    one has its topology in a place.
+    """
     _, members = run
     session = SimpleNamespace(
         job=make_job({"graph": "g", "placement": {"features": features}}), inputs=SimpleNamespace(device=HOST)
@@ -160,7 +162,8 @@ def deciding(run, features, fits, reason=""):
         shared = group is not None and fits[rank][1]
         place = "device" if shared or (group is None and fits[rank][0]) else "pinned"
         return PlacementDecision(
-            Residence("device", place, 0, 0, 0, ["Why."], shared=shared), None, None, True, False, ["Why."]
+            Residence(topology if rank == 2 else "device", place, 0, 0, 0, ["Why."], shared=shared),
+            *(None, None, True, False, ["Why."]),
         )
 
     def work(member):
@@ -184,9 +187,10 @@ def test_features_that_fit_every_gpu_are_not_shared(run):
         assert not decision.residence.shared and decision.residence.features == "device" and group is None
 
 
-def test_a_gpu_without_room_for_its_share(run):
-    """Each worker then does what it would do alone, and says why."""
-    found = deciding(run, "auto", [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("last, topology", [((False, False), "device"), ((False, True), "host")])
+def test_a_gpu_without_room_for_its_share(run, last, topology):
+    """Each worker then does what it would do alone, and says why; so too if one leaves the graph with the stores."""
+    found = deciding(run, "auto", [(True, True), (False, True), last], topology=topology)
     assert [decision.residence.features for decision, _ in found] == ["device", "pinned", "pinned"]
     for decision, group in found:
         assert group is None and not decision.residence.shared

@@ -332,7 +332,9 @@ def _decided_together(
     reason = reason_against_sharing(whole.inputs.device, group, others.agree)
     if not reason:
         shared = decide_shared()
-        found = others.agree("shares fit", lambda: "" if shared.residence.shared else "no room for its share")
+        # With the topology on the host nothing would be placed, and the others would wait for this worker's share.
+        fits = shared.residence.shared and shared.residence.topology != "host"
+        found = others.agree("shares fit", lambda: "" if fits else "no room for its share")
         if not any(found):
             return shared, group
         reason = next(f"GPU {rank} has {each}" for rank, each in enumerate(found) if each)
