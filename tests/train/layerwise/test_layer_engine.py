@@ -8,8 +8,10 @@ import torch
 
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.train.build import make_session
+from penstock.train.dataset import inputs
 from penstock.train.job import job_of
 from penstock.train.layerwise import host, inference
+from penstock.train.layerwise import plan as levels
 from penstock.train.layerwise.host import frontiers
 from penstock.train.layerwise.inference import LayerEngine
 from training_graphs import community_graph, stage_threads, typed_graph
@@ -149,6 +151,29 @@ def test_rows_of_two_chunks_are_there_at_once_on_a_host_and_of_one_on_a_gpu(monk
         engine.run(0, plan.chunks(0), source, level)
     assert len(most) == len(given) > 5
     assert max(most) == 1 if on_gpu else max(most) <= 2
+
+
+def test_rows_of_all_chunks_have_memory_of_one_size(monkeypatch):
+    """So that what one chunk frees holds the next."""
+    monkeypatch.setattr(host, "SHARE", 1 << 8)
+    session = make_session(job_of(SMALL | {"model": "sage"}), community_graph(2_000))
+    plan, sizes = session.inference().plan, list[list[int]]()
+
+    def made(source, ids, most):
+        sizes[-1].append(max(most, len(ids)))
+        return inputs.roomy_rows(source, ids, most)
+
+    monkeypatch.setattr(levels, "roomy_rows", made)
+    monkeypatch.setattr(session.inputs, "pull", lambda _, ids, most: made(session.inputs.sources["node"], ids, most))
+    plan.start({"node": np.arange(session.graph.nodes["node"].count)}, 2, 2)
+    engine, source = LayerEngine(session.model, torch.device("cpu"), False), plan.first
+    with torch.no_grad():
+        for number in range(2):
+            level, sizes = plan.level(number), [*sizes, []]
+            for sampled, x in engine.read(plan.chunks(number), source):
+                level.write(sampled.chunk, engine.layer(number, sampled, x))
+            source = level.fetch
+    assert all(len(each) > 5 and len(set(each)) == 1 for each in sizes)
 
 
 def test_rows_of_a_chunk_are_gone_when_the_next_one_comes(monkeypatch):
