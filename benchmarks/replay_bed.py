@@ -21,8 +21,7 @@ from penstock.cluster.shaping import FlowGroup, FlowGroups, carry_out, classes_o
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.hardware.cluster import Machine
-from penstock.simulate.amounts import Amounts
-from penstock.simulate.workload import Workload
+from penstock.simulate.workload import Amounts, Workload
 
 MOST_QUEUES = 6
 """Beside the urgent class and the rest: the kernel has eight priorities."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from boxed_hosts import boxed, hosts_or_skip, resent_bytes
-from penstock.simulate.amounts import draw_amounts
 from penstock.simulate.timeline import step_seconds
+from penstock.simulate.workload import draw_amounts
 from penstock.simulate.workload_builder import WorkloadBuilder
 from refusals import refused
 from replay import expect, main

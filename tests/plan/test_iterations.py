@@ -7,7 +7,7 @@ from penstock.plan.comparison import draw_iterations
 from penstock.plan.placement import Budget
 from penstock.plan.workloads.mini_batch import mini_batch_template
 from penstock.progress import SILENT
-from penstock.simulate.amounts import Quantiles
+from penstock.simulate.workload import Quantiles
 from plan_profiles import comparison, machines_of_rates, mini_batch, profile_of
 
 PARTS = 40

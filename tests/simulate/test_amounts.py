@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.simulate import GnnJob, PeakToMean, draw_amounts, gnn_workload
-from penstock.simulate.amounts import Constant, Quantiles
+from penstock.simulate.workload import Constant, Quantiles
 
 LOAD = gnn_workload(GnnJob(4, 5, 2, worker_seconds=2.0, pull_bytes=100.0, batch_bytes=7.0))
 PULLS = np.array(LOAD.flow_kinds) == "pull"

@@ -373,3 +373,13 @@ def _disk_sentence(error: OSError, target: Path) -> str:
     reason = error.strerror or str(error)
     where = f" ({error.filename})" if error.filename and Path(str(error.filename)) != target else ""
     return f"Could not write {target}: {reason}{where}. Nothing was left there; free space or name another folder."
+
+
+def take_blocks(descriptor: int, size: int) -> None:
+    """Allocate the disk's blocks now: writing to a mapped file with holes kills the process where the disk is full."""
+    if size and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    # macOS has no such call: write the blocks.
+    for start in range(0, size, 1 << 20):
+        os.pwrite(descriptor, bytes(min(1 << 20, size - start)), start)

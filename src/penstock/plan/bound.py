@@ -13,10 +13,10 @@ from scipy.sparse import coo_array, csr_array
 from penstock.graph.arrays import Array
 from penstock.plan.placement import PlacementProblem
 from penstock.plan.placement.packing import fits
-from penstock.simulate.amounts import Amounts
 from penstock.simulate.levels import durations_alone, heads
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.state import Case
+from penstock.simulate.workload import Amounts
 
 _UNROLLED = 24
 """Iterations in which the slowest cycle is searched; cycles span as many as a pipeline works ahead."""

@@ -20,11 +20,10 @@ from penstock.plan.placement import Budget, Evaluator, PlacedUnits, PlacementPro
 from penstock.plan.placement.evaluator import Walks
 from penstock.plan.workloads import ExecutionWorkload
 from penstock.progress import Progress
-from penstock.simulate.amounts import Amounts, Spread, draw_amounts
 from penstock.simulate.levels import gap_of
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.timeline import Timeline
-from penstock.simulate.workload import Workload
+from penstock.simulate.workload import Amounts, Spread, Workload, draw_amounts
 
 # The iterations that a plan is simulated over: how many, and the amounts of each. Amounts repeat with a period. Within
 # one period every task and flow has exactly its mean, so that the busiest link of a simulated run is as busy as that of

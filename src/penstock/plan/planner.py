@@ -31,10 +31,10 @@ from penstock.plan.stragglers import SlowMachine, check_slow, epoch_p95, slow_ch
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.plan.workloads.entry import memory_over_time
 from penstock.progress import Progress
-from penstock.simulate.amounts import Amounts
 from penstock.simulate.levels import Pace
 from penstock.simulate.rates import POLICIES
 from penstock.simulate.scenario import Scenario
+from penstock.simulate.workload import Amounts
 
 _FEWER = 5
 """A search for a change gets this many times fewer steps than the plan's own."""

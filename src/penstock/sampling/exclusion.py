@@ -26,12 +26,9 @@ class Exclusion(NamedTuple):
     offsets: Array
     sources: Array
 
-    def __bool__(self) -> bool:
-        """Whether any edge of any vertex is excluded."""
-        return len(self.sources) > 0
-
 
 NOTHING = Exclusion(np.zeros(1, np.bool_), np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))
+"""The one exclusion that excludes no edge."""
 
 
 def exclusion_of(pairs: "Array | Exclusion | None", num_sources: int, num_destinations: int) -> Exclusion:

@@ -26,6 +26,7 @@ from penstock.kernels import njit
 from penstock.partition.owners import Book
 from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.entry import ExplainedSamplingOptions, GraphSource, Locality, SamplerEntry, SamplerSettings
+from penstock.sampling.exclusion import NOTHING
 from penstock.sampling.explanation import SamplingExplanation, Scores, check_scores
 from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
 from penstock.sampling.neighbours import NeighbourSampler
@@ -411,7 +412,7 @@ class ExplainedLists:
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
         """Request draws from owners elsewhere; local lists are drawn when the result is waited for."""
-        if edges or readers.exclusion or len(readers.limits):
+        if edges or readers.exclusion is not NOTHING or len(readers.limits):
             raise PenstockError(
                 "Draws by explanations give no edge numbers and leave out no edges: use sampler neighbour.",
                 code="unsupported-combination",
@@ -511,7 +512,7 @@ class UnscoredLists:
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
         """Start a draw; it runs when the result is waited for."""
-        if edges or readers.exclusion or len(readers.limits):
+        if edges or readers.exclusion is not NOTHING or len(readers.limits):
             raise PenstockError(
                 "Draws by explanations give no edge numbers and leave out no edges: use sampler neighbour.",
                 code="unsupported-combination",

@@ -417,7 +417,7 @@ class Lists:
         """One hop's draws for the readers."""
         most = self.most(readers.vertices, fanout)
         indptr, drawn = np.empty(len(readers.vertices) + 1, np.int64), np.empty(most, self._indices.dtype)
-        unbound = readers.exclusion is NOTHING or not readers.exclusion
+        unbound = readers.exclusion is NOTHING
         free, weights = self._plain and unbound and not len(readers.trees), None
         positions = np.empty(most, np.int64) if edges else _scratch.get().holding(most)
         if free:
@@ -450,7 +450,7 @@ class Lists:
         timed = len(readers.limits) > 0
         if not timed:
             total_whole(self._indptr, vertices, sums, totals)
-        if timed or readers.exclusion:
+        if timed or readers.exclusion is not NOTHING:
             rows = np.arange(len(vertices)) if timed else rows_excluded(readers.exclusion, vertices)
             conditions = _of_readers(conditions, readers)
             rows_of = vertices.astype(np.int64, copy=False)

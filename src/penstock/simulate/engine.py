@@ -12,7 +12,6 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import borrowed, inner
 from penstock.kernels import njit
-from penstock.simulate.heaps import NONE, least_leaf, leaves_for, pop_task, push_task, set_leaf
 from penstock.simulate.sharing.groups import clear_group, enter, share_by_weight, shift_load, take_first, touch
 from penstock.simulate.sharing.priority import group_of_rank, open_ranks, share_by_rank
 from penstock.simulate.sharing.queues import join_queue, leave_queue, share_in_order
@@ -22,6 +21,7 @@ from penstock.simulate.state import (
     BY_TIME_LEFT,
     CHANGES,
     DONE,
+    NONE,
     PRIORITY,
     PROPORTIONAL,
     READY,
@@ -33,8 +33,13 @@ from penstock.simulate.state import (
     Shape,
     Terms,
     TimelineRecord,
+    least_leaf,
+    leaves_for,
+    pop_task,
+    push_task,
     record_for,
     scratch_for,
+    set_leaf,
 )
 from penstock.simulate.symmetry import MANY, quotient_of
 

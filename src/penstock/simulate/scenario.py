@@ -9,7 +9,6 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.hardware.machines import Network, racks
-from penstock.simulate.amounts import Amounts, PeakToMean, draw_amounts
 from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDocument
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.llm.document import LlmDocument
@@ -17,7 +16,7 @@ from penstock.simulate.llm.step import DELAYS, build_step
 from penstock.simulate.simulation import Simulator, simulate, with_queues
 from penstock.simulate.state import RatePolicy
 from penstock.simulate.timeline import Timeline
-from penstock.simulate.workload import Workload, merge
+from penstock.simulate.workload import Amounts, PeakToMean, Workload, draw_amounts, merge
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 Value = TypeVar("Value")

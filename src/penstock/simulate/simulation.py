@@ -7,14 +7,13 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.hardware.machines import Network
-from penstock.simulate.amounts import Amounts, draw_amounts
 from penstock.simulate.engine import Executor
 from penstock.simulate.rates import POLICIES
 from penstock.simulate.rates.compression import check_coflows, compressed
 from penstock.simulate.routes import routes_of
 from penstock.simulate.state import PRIORITY, Case, RatePolicy, by_rank, shape_of
 from penstock.simulate.timeline import Timeline, step_seconds
-from penstock.simulate.workload import Workload
+from penstock.simulate.workload import Amounts, Workload, draw_amounts
 
 
 def simulate(

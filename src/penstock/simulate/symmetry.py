@@ -17,10 +17,9 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, key_of
 from penstock.kernels import njit
-from penstock.simulate.amounts import Amounts
 from penstock.simulate.routes import crossed_routes
 from penstock.simulate.state import PATH, Case, Routes, Terms, TimelineRecord, shape_from
-from penstock.simulate.workload import sorted_items
+from penstock.simulate.workload import Amounts, sorted_items
 
 MANY = 20_000
 """Items of all iterations from which on searching for symmetries pays."""

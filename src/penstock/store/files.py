@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.files import open_bytes
+from penstock.graph.files import open_bytes, take_blocks
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -32,8 +32,18 @@ def rows_in_file(path: Path, shape: tuple[int, int]) -> Array:
         ) from error
 
 
-def passing_rows(shape: tuple[int, ...], in_memory: int, folder: Path | None, dtype: np.dtype[Any] = _FLOAT32) -> Array:
-    """Temporary rows: in memory up to so many bytes, else in an unlinked file."""
+def passing_rows(
+    shape: tuple[int, ...],
+    in_memory: int,
+    folder: Path | None,
+    dtype: np.dtype[Any] = _FLOAT32,
+    what: str = "A field",
+    mend: str = "",
+) -> Array:
+    """Temporary rows: in memory up to so many bytes, else in an unlinked file, which is gone with the last reference.
+
+    `what` and `mend` complete the error where it cannot be made.
+    """
     size = math.prod(shape) * dtype.itemsize
     if size <= in_memory:
         return np.zeros(shape, dtype)
@@ -44,16 +54,6 @@ def passing_rows(shape: tuple[int, ...], in_memory: int, folder: Path | None, dt
     except OSError as error:
         where = folder or tempfile.gettempdir()
         raise PenstockError(
-            f"A field of {size / 1e6:,.0f} MB does not fit in {where} ({error.strerror or error}): free space.",
+            f"{what} needs {size / 1e6:,.0f} MB in a file in {where} ({error.strerror or error}): free space{mend}.",
             code="write-failed",
         ) from error
-
-
-def take_blocks(descriptor: int, size: int) -> None:
-    """Allocate the disk's blocks now: writing to a mapped file with holes kills the process where the disk is full."""
-    if size and hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-        return
-    # macOS has no such call: write the blocks.
-    for start in range(0, size, 1 << 20):
-        os.pwrite(descriptor, bytes(min(1 << 20, size - start)), start)

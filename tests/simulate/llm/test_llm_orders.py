@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from penstock.hardware.machines import star
-from penstock.simulate.amounts import draw_amounts
 from penstock.simulate.llm.fabric import Servers
 from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob
 from penstock.simulate.llm.model import Model, Parallelism
@@ -16,6 +15,7 @@ from penstock.simulate.rates.policies import model_ranks, slack_orders
 from penstock.simulate.scenario import Scenario
 from penstock.simulate.simulation import Simulator, with_queues
 from penstock.simulate.timeline import exposed_seconds, step_seconds
+from penstock.simulate.workload import draw_amounts
 from penstock.simulate.workload_builder import WorkloadBuilder
 from refusals import refused
 

@@ -17,9 +17,9 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, over_use, tables_of, walk_from
-from penstock.simulate.amounts import Amounts, draw_amounts
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.state import RatePolicy
+from penstock.simulate.workload import Amounts, draw_amounts
 
 _CHUNK = 250  # steps between two looks at the clock
 

@@ -14,9 +14,8 @@ from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import Machines
 from penstock.sampling.entry import SamplerEntry
-from penstock.simulate.amounts import Spread
 from penstock.simulate.timeline import Timeline
-from penstock.simulate.workload import Workload
+from penstock.simulate.workload import Spread, Workload
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 # Memory over time: what machines and their devices hold in a simulated run.

@@ -117,7 +117,7 @@ _WEIGHT = "weight"
 
 def check_readers(readers: Readers) -> None:
     """Refuse what sampling by time over parts does not support."""
-    if len(readers.limits) and readers.exclusion:
+    if len(readers.limits) and readers.exclusion is not NOTHING:
         raise PenstockError(
             "A cut graph cannot be sampled by time with edges excluded: leave out `time` or `exclude`.",
             code="unsupported-combination",
@@ -307,7 +307,7 @@ class PartedLists:
         """Excluded edges [2, m] that lead to some of a part's vertices, in the partitioned graph's numbers; None if
         there are none.
         """
-        if exclusion is NOTHING or not exclusion:
+        if exclusion is NOTHING:
             return None
         low, high = np.searchsorted(exclusion.destinations, self._bounds[part : part + 2])
         at = low + np.flatnonzero(np.isin(exclusion.destinations[low:high], vertices))

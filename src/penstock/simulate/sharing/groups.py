@@ -4,8 +4,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import inner
-from penstock.simulate.heaps import NONE, meld, set_leaf, without_root
-from penstock.simulate.state import CHANGES, DIRTY, TOUCHED
+from penstock.simulate.state import CHANGES, DIRTY, NONE, TOUCHED, meld, set_leaf, without_root
 
 # Operations on a group in every way of sharing: update its clock, set its speed, record the change. The paths with
 # flows on a link are kept first in the link's list, so that sharing a link reads no idle path.

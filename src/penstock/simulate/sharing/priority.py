@@ -8,7 +8,6 @@ changes no rate; any other changes none of the ranks before the first that it to
 
 from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import inner
-from penstock.simulate.heaps import NONE
 from penstock.simulate.sharing.groups import (
     OPEN,
     activate,
@@ -19,7 +18,7 @@ from penstock.simulate.sharing.groups import (
     set_speed,
     take_all,
 )
-from penstock.simulate.state import ACTIVE, FREE, ROWS, SERIALS, TOUCHED
+from penstock.simulate.state import ACTIVE, FREE, NONE, ROWS, SERIALS, TOUCHED
 
 
 @inner

@@ -8,9 +8,8 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import inner
-from penstock.simulate.heaps import NONE, meld, set_leaf, without_root
 from penstock.simulate.sharing.groups import log_speed, take_all
-from penstock.simulate.state import ACTIVE
+from penstock.simulate.state import ACTIVE, NONE, meld, set_leaf, without_root
 
 
 @inner

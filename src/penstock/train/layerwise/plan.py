@@ -1,6 +1,5 @@
 """Chunks of vertices that fit the working memory, the layers' outputs, and the protocol of what is computed where."""
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -9,12 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.kernels import njit
-from penstock.store.files import take_blocks
+from penstock.store.files import passing_rows
 from penstock.store.source import ArraySource
 from penstock.train.dataset.inputs import roomy_rows
 
@@ -173,24 +171,7 @@ class HostLevel:
     def _room(self, shape: tuple[int, int]) -> Array:
         if shape[0] * shape[1] * 4 <= self._in_memory:
             return np.empty(shape, np.float32)
-        return rows_in_file(shape, np.dtype(np.float32), self._folder, "Exact inference", "lower hidden")
-
-
-def rows_in_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path, what: str, mend: str) -> Array:
-    """An array in a temporary file, deleted with the last reference. `what` and `mend` complete the error if it cannot
-    be made.
-    """
-    size = shape[0] * shape[1] * dtype.itemsize
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".level-") as file:
-            take_blocks(file.fileno(), size)
-            return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
-    except OSError as error:
-        raise PenstockError(
-            f"{what} needs {size / 1e6:,.0f} MB in a file in {folder} ({error.strerror or error}): free space, or"
-            f" {mend}.",
-            code="write-failed",
-        ) from error
+        return passing_rows(shape, 0, self._folder, what="Exact inference", mend=", or lower hidden")
 
 
 # What differs between computing alone, on a device and among workers: which chunks, and where rows are kept.

@@ -26,12 +26,12 @@ from penstock.graph.files import (
     remove_unfinished,
     remove_unfinished_below,
     replace_folder,
+    take_blocks,
     unfinished,
     write_whole,
     writing,
 )
 from penstock.nn.user_module import user_module_location
-from penstock.store.files import take_blocks
 from penstock.train.job import JOB, Job, read_decided, stored_job, write_job
 from penstock.train.run_files.table_file import append_epoch, write_table_of
 

@@ -21,7 +21,7 @@ from penstock.nn.aggregation import (
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.operator_costs import LayerSizes, shipped_order_costs
 from penstock.sampling.block import Block
-from penstock.train.layerwise.plan import rows_in_file
+from penstock.store.files import passing_rows
 from penstock.train.session import Session
 
 Where = Literal["device", "host", "disk"]
@@ -77,10 +77,10 @@ class KeptLevel:
         if self._where == "host":
             return torch.empty(shape, dtype=self._dtype)
         if self._dtype == torch.bfloat16:
-            halves = rows_in_file(shape, np.dtype(np.int16), self._folder, _WHO, _MEND)
+            halves = passing_rows(shape, 0, self._folder, np.dtype(np.int16), _WHO, _MEND)
             return torch.from_numpy(halves).view(torch.bfloat16)
         kind = np.dtype(np.float64 if self._dtype == torch.float64 else np.float32)
-        return torch.from_numpy(rows_in_file(shape, kind, self._folder, _WHO, _MEND))
+        return torch.from_numpy(passing_rows(shape, 0, self._folder, kind, _WHO, _MEND))
 
 
 class UncountedLevel(KeptLevel):
@@ -139,7 +139,7 @@ class LevelGradients:
         return None if found is None else found[rows]
 
 
-_WHO, _MEND = "Training on the whole graph", "set keep to host or recompute"
+_WHO, _MEND = "Training on the whole graph", ", or set keep to host or recompute"
 
 
 # Bins of layers after the first that read the level below in place: a row that several of them read is not copied and
