@@ -194,5 +194,7 @@ def test_versions_for_kernels_and_for_python_are_kept_apart(tmp_path):
         return done.stdout.strip()
 
     assert counted("kernel") == "[0, 0, 1, 0]"
+    (index,) = tmp_path.rglob("exclusion.find_excluded*.nbi")
+    assert ".called" in index.name
     assert counted("python") == "[1, 0, 0, 0]"
     assert counted("kernel", "python") == "[0, 1, 0, 0]"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from numba.core import config, event, sigutils, types
-from numba.core.caching import CacheImpl, FunctionCache
+from numba.core.caching import CacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.core.typing import templates
@@ -40,6 +40,7 @@ _events: Any = event
 _config: Any = config
 _templates: Any = templates
 _Cache: Any = FunctionCache
+_CacheFile: Any = IndexDataCacheFile
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -110,7 +111,10 @@ class KernelDispatcher(CPUDispatcher):
         """The versions that only kernels call: without what takes Python's objects apart, a third of a small kernel."""
         called: Any = CPUDispatcher(self.py_func, targetoptions={**self.targetoptions, "no_cpython_wrapper": True})
         if isinstance(vars(self)["_cache"], FunctionCache):
-            called._cache = _CalledCache(self.py_func)
+            # In files of their own: what is in the others, Python may call.
+            kept = called._cache = _Cache(self.py_func)
+            name, stamp = f"{kept._impl.filename_base}.called", kept._impl.locator.get_source_stamp()
+            kept._cache_file = _CacheFile(kept.cache_path, name, stamp)
         return called
 
     def _is_written(self, argument: int) -> bool:
@@ -118,13 +122,6 @@ class KernelDispatcher(CPUDispatcher):
 
     def _result(self, kinds: tuple[Any, ...]) -> Any:
         return self.overloads.get(kinds) or self._called.overloads[kinds]
-
-
-class _CalledCache(_Cache):  # type: ignore[misc]
-    """Keeps a kernel's versions that only kernels call beside those that Python calls."""
-
-    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return (*super()._index_key(sig, codegen), "called")
 
 
 def _read_only(kind: Any) -> Any:

@@ -39,11 +39,4 @@ if TYPE_CHECKING:
 
 else:
     borrowed = intrinsic(_borrowed)
-    inner = njit(
-        nogil=True,
-        cache=True,
-        forceinline=True,
-        error_model="numpy",
-        no_cpython_wrapper=True,
-        no_cfunc_wrapper=True,
-    )
+    inner = njit(nogil=True, cache=True, forceinline=True, error_model="numpy")

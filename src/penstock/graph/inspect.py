@@ -183,7 +183,7 @@ def _merge(total: Array, sums: Array) -> None:
     total[3:] += sums[3:]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("sums",))
 def _scan(block: Array, typical: Array, sums: Array) -> int:
     bad = 0
     for row in range(block.shape[0]):
@@ -253,7 +253,7 @@ def _count_reciprocal(edges: EdgeSet, progress: Progress) -> int:
     return found
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("touched",))
 def _scan_lists(
     indptr: Array, indices: Array, start: int, stop: int, first: int, same_type: bool, touched: Array
 ) -> tuple[int, int, int, int]:
@@ -277,7 +277,7 @@ def _scan_lists(
     return loops, duplicates, descents, bad
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("cursors",))
 def _reciprocal(indptr: Array, indices: Array, start: int, stop: int, cursors: Array) -> int:
     found = 0
     for row in range(start, stop):

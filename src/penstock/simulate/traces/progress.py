@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         """A kernel that only kernels call."""
 
 else:
-    nested = njit(nogil=True, cache=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    nested = njit(nogil=True, cache=True, error_model="numpy")
 
 
 @nested
