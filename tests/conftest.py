@@ -57,11 +57,11 @@ def group_of(test: str) -> str:
 
 
 MEMORY, ROOM = Path("/dev/shm"), 6 << 30
-"""Where tests write, if so many bytes are free: a disk lets each of thousands of small runs wait for every checkpoint."""
+"""Where tests write, if so many bytes are free: on a disk thousands of small runs wait for checkpoints."""
 
 
 def in_memory() -> bool:
-    """Whether tests write into memory; a caller's own choice of a folder comes first (pytest's variable, `--basetemp`)."""
+    """Whether tests write into memory; a folder that the caller chose comes first (pytest's variable, `--basetemp`)."""
     return MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM
 
 

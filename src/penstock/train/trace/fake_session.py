@@ -21,6 +21,7 @@ from penstock.sampling.block import Block, MiniBatch
 from penstock.trace.allocations import META, OPTIMISER, WEIGHTS, Allocations
 from penstock.traced import BATCHES, Trace, memory_for, tracing
 from penstock.train.compute_device import UNKNOWN, assumed_memory, device_memory_of, is_assumed
+from penstock.train.layerwise.inference import evaluating
 from penstock.train.optimisers import make_optimiser
 from penstock.train.session import Session
 from penstock.train.steps.one_by_one import loss_of
@@ -290,5 +291,5 @@ def try_small_batch(session: Session, planned: Planned) -> None:
     """Do what `assembly.try_out` does on a few seeds before a run begins."""
     batch = session.task.sample(planned._replace(seeds=planned.seeds[:_TRIED]))
     loaded = carried(session, Loaded(planned, batch))
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(session.model):
         loss_of(session, loaded, session.inputs.complete(loaded.batch))
