@@ -1,5 +1,9 @@
 """`stream`: clusters, METIS on their graph, and moves of single vertices; equal answers whatever the threads."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -154,3 +158,42 @@ def test_more_passes_cut_less(communities, monkeypatch):
     monkeypatch.setattr(stream, "_coarse_parts", lambda problem, level: np.arange(level.lists.rows) % problem.parts)
     once, thrice = (assign(communities, Cut(4, method="stream", passes=n)).metrics.edge_cut for n in (1, 3))
     assert thrice < once
+
+
+LIMITED = """
+import re, resource, sys
+from pathlib import Path
+from penstock import Graph
+from penstock.partition import Cut, assign
+small, large, allowed, method = sys.argv[1:]
+assign(Graph.open(small), Cut(4, method=method), threads=2)
+held = int(re.search(r"VmData:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (held + int(allowed),) * 2)
+print(assign(Graph.open(large), Cut(4, method=method), threads=2).metrics.edge_cut)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_it_needs_little_memory_beside_the_graph(tmp_path):
+    """A million vertices: libraries and kernels are there before the system refuses to give more than 200 MB."""
+    grid(100).save(tmp_path / "small")
+    grid(1000).save(tmp_path / "large")
+
+    def limited(method: str, allowed: int) -> subprocess.CompletedProcess[str]:
+        graphs = tmp_path / "small", tmp_path / "large"
+        return subprocess.run(
+            [sys.executable, "-c", LIMITED, *graphs, str(allowed), method], capture_output=True, text=True, check=False
+        )
+
+    done = limited("stream", 200 << 20)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 20_000
+    assert "METIS ran out of memory on this graph: use --method stream." in limited("metis", 250 << 20).stderr
+
+
+def grid(side):
+    """A square of vertices, each joined to its neighbours."""
+    at = np.arange(side * side).reshape(side, side)
+    one, other = np.r_[at[:, :-1].ravel(), at[:-1].ravel()], np.r_[at[:, 1:].ravel(), at[1:].ravel()]
+    return graph_of(np.r_[one, other], np.r_[other, one], side * side)

@@ -23,6 +23,7 @@ from penstock.errors import PenstockError
 
 MOST_BYTES = 256 << 20
 """The largest size of a document: usual ones have some thousand bytes, those of the largest clusters millions."""
+_PIECE = 1 << 20
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
@@ -57,8 +58,11 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 
 def read_document(path: Path) -> str:
     """The text of a document; ValueError if it is too large for one, or is not UTF-8."""
+    content = bytearray()
     with open_regular(path) as file:
-        content = file.read(MOST_BYTES + 1)
+        # In pieces: Python takes memory for as many bytes as are asked for, and most documents are small.
+        while len(content) <= MOST_BYTES and (piece := file.read(_PIECE)):
+            content += piece
     if len(content) > MOST_BYTES:
         raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB, the most that a document may have")
     return content.decode("utf-8")
