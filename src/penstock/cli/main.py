@@ -67,6 +67,7 @@ COMMANDS: Registry[Any] = Registry(
         "report": "penstock.cli.report:report_command",
         "bench": "penstock.cli.profile:bench",
         "net": "penstock.cli.net:net",
+        "cluster": "penstock.cli.cluster:cluster",
         "serve": "penstock.cli.queue:serve_command",
         "submit": "penstock.cli.queue:submit_command",
         "queue": "penstock.cli.queue:queue_command",
