@@ -98,7 +98,7 @@ def test_a_trace_that_compiles_launches_the_kernels_of_draws_and_steps(tmp_path)
     flags = ["--graph", str(tmp_path / "graph"), "--fanouts", "4,3", "--hidden", "16", "--batch-size", "64"]
     without = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     program = start_python(["-c", PROGRAM, *flags], stdout=-1, text=True, env=without)
-    *forecast, asked = program.communicate(timeout=120)[0].splitlines()
+    *forecast, asked = program.communicate(timeout=600)[0].splitlines()
     assert program.returncode == 0
     assert json.loads("".join(forecast))["device_memory"]["allocated"] > 0
     names = {name.rpartition(".")[2] for name in json.loads(asked)}
