@@ -70,14 +70,15 @@ bench: env
 # lacks of penstock's dependencies may be unpacked into .gpu/site (a wheel is a zip file). Only files with GPU tests are
 # read: others import partitioners and converters that a GPU machine need not have. A test is named as it fails, and after
 # GPU_SECONDS the run ends with those that did not run, so that a machine's own limit hides neither. With pytest-xdist
-# there, GPU_PROCESSES run at a time: two cores are left to what tests start.
+# there, GPU_PROCESSES run at a time: two cores are left to what tests start. For a part of them in an order of one's own:
+# GPU_FILES=@list GPU_SHARED="-n 14 --dist load --maxschedchunk 1".
 GPU_SECONDS ?= 480
 GPU_PROCESSES ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$(( cores > 4 ? cores - 2 : 2 )))
 GPU_SHARED = $(shell PYTHONPATH=$(GPU_SITE) $(PYTHON) -c 'import xdist' 2> /dev/null && echo '-n $(GPU_PROCESSES) --dist worksteal')
+GPU_FILES = $(sort $(shell grep -rl --include='test_*.py' 'mark\.gpu' tests))
 test-gpu:
 	PYTHONUNBUFFERED=1 PYTHONPATH=src:$(GPU_SITE) timeout --foreground -s INT -k 30 $(GPU_SECONDS) \
-		$(PYTHON) -m pytest -m gpu -p no:cacheprovider -p no:benchmark --tb=short $(GPU_SHARED) $(GPU_TESTS) \
-		$(shell grep -rl --include='test_*.py' 'mark\.gpu' tests)
+		$(PYTHON) -m pytest -m gpu -p no:cacheprovider -p no:benchmark --tb=short $(GPU_SHARED) $(GPU_TESTS) $(GPU_FILES)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

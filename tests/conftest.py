@@ -151,12 +151,15 @@ class LastFirst(pytest.Dir):
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Of two test processes one collects from the end: each finds half of the files rewritten and kept by the other."""
-    last_first = os.environ.get("PYTEST_XDIST_WORKER") == "gw1"
+    # A GPU's tests keep the order in which they were collected, which must be that of all processes.
+    last_first = os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and parent.config.option.markexpr != "gpu"
     return LastFirst.from_parent(parent, path=path) if last_first else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests as they begin, whatever order they were collected in."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the tests as they begin, whatever order they were collected in; a GPU's begin in the order asked for."""
+    if config.option.markexpr == "gpu":
+        return
     items.sort(key=lambda item: ([not item.nodeid.startswith(place) for place in LONGEST], item.nodeid.split("::")[0]))
 
 

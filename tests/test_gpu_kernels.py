@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
+import torch
 
 from penstock.processes import start_python
 from training_graphs import community_graph
@@ -44,13 +47,58 @@ finally:
 """Predicts a job's memory on a GPU by traces that launch its kernels, and prints which they would compile."""
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+
+@needs_triton
+def test_a_kernel_is_loaded_before_anyone_gets_it():
+    """Triton sets a kernel's launcher before its function: whoever got it meanwhile would launch nothing."""
+    from penstock.gpu_kernels import Loading
+
+    loads, may_load = [], threading.Event()
+
+    class Compiled:
+        @property
+        def run(self):
+            may_load.wait(30)
+            loads.append(threading.current_thread().name)
+
+    def failing():
+        raise ValueError("too many registers")
+
+    with ThreadPoolExecutor(1, "compile") as pool:
+        compiled, failed = (Loading(pool).submit(each) for each in (Compiled, failing))
+        assert not wait([compiled], 0.05).done
+        may_load.set()
+        assert isinstance(compiled.result(30), Compiled) and loads == ["compile_0"]
+        assert str(failed.exception(30)) == "too many registers"
+
+
+@needs_triton
+def test_an_interrupt_while_kernels_are_compiled_leaves_nothing_behind(monkeypatch):
+    import triton
+
+    from penstock.gpu_kernels import compiled_ahead
+
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    device = torch.device("cuda", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(triton.AsyncCompileMode, "__exit__", interrupted)
+        with pytest.raises(KeyboardInterrupt), compiled_ahead(device, 1):
+            pass
+    with compiled_ahead(device, 1):
+        pass
+
+
+@needs_triton
 def test_a_trace_that_compiles_launches_the_kernels_of_draws_and_steps(tmp_path):
     community_graph().save(tmp_path / "graph")
     flags = ["--graph", str(tmp_path / "graph"), "--fanouts", "4,3", "--hidden", "16", "--batch-size", "64"]
     without = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     program = start_python(["-c", PROGRAM, *flags], stdout=-1, text=True, env=without)
-    *forecast, asked = program.communicate(timeout=120)[0].splitlines()
+    *forecast, asked = program.communicate(timeout=600)[0].splitlines()
     assert program.returncode == 0
     assert json.loads("".join(forecast))["device_memory"]["allocated"] > 0
     names = {name.rpartition(".")[2] for name in json.loads(asked)}

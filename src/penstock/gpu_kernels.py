@@ -5,8 +5,9 @@ for the C compiler that makes its launcher, and for the driver that loads it. Wh
 `compiled_ahead`, their launches run nothing and hand the kernels to threads.
 """
 
+import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,18 +33,26 @@ class _Kernel(JITFunction):  # type: ignore[misc]
     """A kernel that is not launched while a trace compiles kernels."""
 
     def run(self, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        ahead = compiles_kernels()
-        compiled = super().run(*args, grid=grid, warmup=warmup or ahead, **options)
-        future: Future[Any] | None = getattr(compiled, "future", None)
-        if ahead and future is not None:
-            future.add_done_callback(_load)
-        return compiled
+        return super().run(*args, grid=grid, warmup=warmup or compiles_kernels(), **options)
 
 
-def _load(compiled: "Future[Any]") -> None:
-    """Make a kernel's launcher and load it, in the thread that compiled it; a failure shows at the first launch."""
-    if compiled.exception() is None:
-        _ = compiled.result().run
+class Loading(Executor):
+    """Threads that compile kernels and load them. A failure shows at the first launch.
+
+    A kernel is given to whoever waits for it when it is loaded, not before: Triton sets a kernel's launcher first and
+    its function when the driver has loaded it, and a launch meanwhile would find the one without the other.
+    """
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+
+    def submit(self, compiled: _Function, /, *given: Any, **named: Any) -> "Future[Any]":
+        def load() -> Any:
+            kernel = compiled(*given, **named)
+            _ = kernel.run
+            return kernel
+
+        return self._pool.submit(load)
 
 
 def can_compile_ahead() -> bool:
@@ -59,8 +68,10 @@ def compiled_ahead(device: torch.device, threads: int) -> Iterator[None]:
     """
     # Threads begin with the first GPU.
     number = torch.cuda.current_device() if device.index is None else device.index
-    with (
-        ThreadPoolExecutor(threads, "compile", torch.cuda.set_device, (number,)) as pool,
-        triton.AsyncCompileMode(pool, ignore_errors=True),
-    ):
-        yield
+    with ThreadPoolExecutor(threads, "compile", torch.cuda.set_device, (number,)) as pool:
+        try:
+            with triton.AsyncCompileMode(Loading(pool), ignore_errors=True):
+                yield
+        finally:
+            # Whoever is interrupted while it waits would leave the mode on, and a further one is refused.
+            sys.modules[triton.AsyncCompileMode.__module__].active_mode.set(None)

@@ -34,7 +34,7 @@ def test_kernels_of_captured_steps_are_compiled_by_threads_before_they_are_launc
     for time in ("first", "second"):
         asked = json.dumps({"graph": str(tmp_path / "graph"), "run": str(tmp_path / time), **job})
         program = start_python(["-c", PROGRAM, asked], stdout=-1, text=True, env=kernels)
-        ends.append(json.loads(program.communicate(timeout=120)[0].splitlines()[-1]))
+        ends.append(json.loads(program.communicate(timeout=300)[0].splitlines()[-1]))
     (compiled, loss), (again, same_loss) = ends
     assert len(compiled) > 10
     late = [kernel for thread, kernel in compiled if not thread.startswith("compile")]

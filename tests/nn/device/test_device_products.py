@@ -86,6 +86,27 @@ def test_two_products_one_behind_the_other(fused, device, monkeypatch):
         assert_near(mine.grad, theirs.grad, 1e-5)
 
 
+@pytest.mark.parametrize(
+    "given", [torch.ones(1, 1).expand(32, 16), torch.randn(16, 32).t(), torch.randn(32, 24)[:, :16]]
+)
+def test_gradients_of_any_stride(given, device, monkeypatch):
+    """A number that is repeated, as that of a sum, or columns: rows that a kernel cannot read are left to torch."""
+    monkeypatch.setattr(products, "is_gpu", lambda of: True)
+    monkeypatch.setattr(products, "FEWEST_ROWS", 16)
+    monkeypatch.setattr(products, "launched_product", exactly)
+    x, weight, grad = torch.randn(32, 8), torch.randn(16, 8), given.to(device).as_strided(given.shape, given.stride())
+    ours = x.to(device).requires_grad_(), weight.to(device).requires_grad_()
+    product(*ours).backward(grad)
+    assert_near(ours[0].grad, given.double() @ weight.double(), 1e-5)
+    assert_near(ours[1].grad, given.double().t() @ x.double(), 1e-5)
+
+
+def test_a_weight_that_is_turned(device):
+    x, weight = torch.randn(32, 16), torch.randn(16, 24)
+    found = exactly(x.to(device), weight.to(device).t())
+    assert_near(found, x.double() @ weight.double(), 1e-5)
+
+
 def _short(given):
     return given[2][:, :16], given[3][:, 8:]
 

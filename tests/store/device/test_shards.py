@@ -159,6 +159,21 @@ def test_memory_that_one_cannot_share(small_pages, monkeypatch):
     assert reason.startswith("GPU ") and reason.endswith("CUDA_ERROR_NOT_SUPPORTED")
 
 
+def test_pages_that_cannot_be_mapped_are_given_back(small_pages, monkeypatch):
+    """Training goes on without them, and a descriptor would hold the memory."""
+    seen = []
+
+    def refuse(self, address, size, descriptor):
+        seen.append(descriptor)
+        raise PenstockError("cuMemMap answers CUDA_ERROR_INVALID_VALUE", code="not-available")
+
+    monkeypatch.setattr(HostMemory, "map", refuse)
+    (reason,) = findings(1, lambda group, agree: reason_against_sharing(HOST, group, agree))
+    assert reason == "GPU 0: cuMemMap answers CUDA_ERROR_INVALID_VALUE" and len(seen) == 1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(seen[0])
+
+
 def test_pages_that_are_read_wrongly(small_pages, monkeypatch):
     """As where another GPU's memory is mapped and cannot be reached."""
     mapped, own = HostMemory.map, set()

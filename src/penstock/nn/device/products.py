@@ -131,10 +131,12 @@ def gradient_of_rows(
 
 def fuses(x: Tensor, weight: Tensor) -> bool:
     """Whether a kernel of ours computes a product of these rows: on a GPU, of many rows that can be read 16 bytes at
-    once, in a type that tensor cores have.
+    once, in a type that tensor cores have. A gradient may be a number that is repeated, or columns of something else.
     """
     suits = x.dtype in (torch.bfloat16, torch.float16, torch.float32) and len(x) >= FEWEST_ROWS and is_gpu(x.device)
-    return suits and all(size * x.element_size() % 16 == 0 for size in (x.stride(0), weight.shape[1]))
+    if not suits or x.stride(1) != 1:
+        return False
+    return all(size * x.element_size() % 16 == 0 for size in (x.stride(0), weight.shape[1]))
 
 
 def _splits(x: Tensor) -> bool:
@@ -177,7 +179,7 @@ def launched_product(
         "PRECISION": precision,
         "NUMBER": number_of(x),
     }
-    given = x, weight, *drawn_by(drops.key), own, None if kept is None else kept.positive, out, rows
+    given = x, weight.contiguous(), *drawn_by(drops.key), own, None if kept is None else kept.positive, out, rows
     grid = (-(-rows // chosen["BLOCK_M"]) * -(-width // chosen["BLOCK_N"]),)
     kernels.product_rows[grid](*given, 0 if own is None else len(own), **sizes, **chosen)
     return out

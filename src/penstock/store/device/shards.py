@@ -12,7 +12,7 @@ and the one that takes its place maps it again.
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -147,10 +147,13 @@ def map_shares(
         is_new = descriptor is None
         if descriptor is None:
             descriptor = memory.create(length)
-        memory.map(address + first, length, descriptor)
-        if is_new:
-            fill(mapped[first:last], first)
-            memory.finish()
+        with ExitStack() as failed:
+            failed.callback(os.close, descriptor)
+            memory.map(address + first, length, descriptor)
+            if is_new:
+                fill(mapped[first:last], first)
+                memory.finish()
+            failed.pop_all()
         group.peers.keep(name, rank, descriptor, length)
     return mapped
 
