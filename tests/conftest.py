@@ -244,8 +244,8 @@ def cuda_device():
     if not torch.cuda.is_available():
         pytest.skip("there is no CUDA device")
     gc.collect()
-    # torch keeps a stream for recordings, and gives a process 32 in turn: after some tests another one of a run would be
-    # the same, and have its workspaces.
+    # torch keeps a stream for recordings, and gives a process 32 in turn: after some tests a run would get it once more
+    # for something else, with its workspaces.
     torch.cuda.graph.default_capture_stream = None
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()

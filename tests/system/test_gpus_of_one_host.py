@@ -102,10 +102,10 @@ def test_arguments_that_do_not_go_together(place, tmp_path):
         train(graph, gpus=2, cluster="1x2", run=str(tmp_path / "run"))
 
 
-def test_changed_splits_reach_the_processes(place, tmp_path):
+def test_a_changed_graph_reaches_the_processes(place, tmp_path):
     """A graph that the job changes before it is trained on is not that of the folder."""
     _, graph = place
-    fields = {**FIELDS, "train_on_validation": True, "epochs": 1}
+    fields = {**FIELDS, "reverse_edges": True, "epochs": 1}
     trained(graph, tmp_path / "one", **fields)
     train(graph, gpus=2, run=str(tmp_path / "two"), **fields)
     assert_same_losses(tmp_path / "two", tmp_path / "one", ROUNDING)
