@@ -152,9 +152,12 @@ class _Compilation(event.Listener):
     """
 
     depth, enabled = 0, False
+    begun = 0
+    """Kernels, and parts of them, that this process has compiled: what it found in the cache does not count."""
 
     def on_start(self, event: Any) -> None:
         """A kernel begins to be compiled, perhaps for another one; the caller holds Numba's lock."""
+        self.begun += 1
         if not self.depth:
             self.enabled = gc.isenabled()
             gc.disable()
@@ -167,8 +170,8 @@ class _Compilation(event.Listener):
             gc.enable()
 
 
-_compilation = _Compilation()
-_events.register("numba:compile", _compilation)
+compilation = _Compilation()
+_events.register("numba:compile", compilation)
 
 _equal_flags: Any = _Flags.__eq__
 
