@@ -53,7 +53,6 @@ def test_checkouts_with_equal_sources_share_kernels(tmp_path):
     first, second = copy_of_sources(tmp_path / "first"), copy_of_sources(tmp_path / "second")
     hits, misses = hits_and_misses(first, cache)
     assert hits == 0 and misses > 0
-    assert hits_and_misses(second, cache) == (misses, 0)
     # A source that no kernel imports changes nothing for them, and one that they import makes them anew.
     with (second / "penstock" / "api" / "training.py").open("a") as file:
         file.write("\n# A remark.\n")
