@@ -46,6 +46,18 @@ def test_the_process_that_is_measured(folder):
     assert process_memory._measured()[0] > 50 << 20
 
 
+def test_a_process_that_compiled_kernels_is_measured_again(tmp_path, monkeypatch):
+    """Compiling takes memory that training does not. What was measured is kept for the next process."""
+    known = process_memory._known.__wrapped__
+    answers = [(500, 40, 3), (400, 30, 0), (450, 35, 0)]
+    monkeypatch.setattr(process_memory, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(process_memory, "_measured", lambda: answers.pop(0))
+    for _ in range(2):
+        assert (known().resident, known().files) == (400, 30)
+    (tmp_path / "process.json").unlink()
+    assert known().resident == 450 and not answers
+
+
 def test_the_explainer(folder, tmp_path_factory):
     """Neither from the working folder, nor from beside a file of the user's, which the worker's own path ends with."""
     (folder / "mine.py").write_text("def loss(out, y):\n    return out\n")

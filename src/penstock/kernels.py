@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from numba.core import config, event, sigutils, types
 from numba.core.caching import CacheImpl, FunctionCache, IndexDataCacheFile
+from numba.core.compiler import Flags
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.core.typing import templates
@@ -40,6 +41,7 @@ _events: Any = event
 _config: Any = config
 _templates: Any = templates
 _Cache: Any = FunctionCache
+_Flags: Any = Flags
 _CacheFile: Any = IndexDataCacheFile
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
@@ -150,9 +152,12 @@ class _Compilation(event.Listener):
     """
 
     depth, enabled = 0, False
+    begun = 0
+    """Kernels, and parts of them, that this process has compiled: what it found in the cache does not count."""
 
     def on_start(self, event: Any) -> None:
         """A kernel begins to be compiled, perhaps for another one; the caller holds Numba's lock."""
+        self.begun += 1
         if not self.depth:
             self.enabled = gc.isenabled()
             gc.disable()
@@ -165,8 +170,22 @@ class _Compilation(event.Listener):
             gc.enable()
 
 
-_compilation = _Compilation()
-_events.register("numba:compile", _compilation)
+compilation = _Compilation()
+_events.register("numba:compile", compilation)
+
+_equal_flags: Any = _Flags.__eq__
+
+
+def _quickly_equal_flags(flags: Any, others: Any) -> Any:
+    """Whether flags of two compilations are equal. Numba asks about every call in a kernel, and would make a mapping of
+    all flags each time: a tenth of what compiling takes.
+    """
+    return getattr(others, "_values", None) == flags._values or _equal_flags(flags, others)
+
+
+_HASH = hash(_Flags())
+"""Numba computes it from the names of flags alone, so that it is the same for all."""
+_Flags.__eq__, _Flags.__hash__ = _quickly_equal_flags, lambda flags: _HASH
 
 
 @functools.cache

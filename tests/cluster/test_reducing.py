@@ -294,7 +294,7 @@ def test_nccl_that_cannot_start_is_one_sentence(two, nccl, monkeypatch, kind):
         raise kind("Duplicate GPU\ndetected")
 
     monkeypatch.setattr(nccl, "prepare", fail)
-    two.members[0].setup.cluster.failure.patience = 2.0
+    two.members[0].setup.cluster.failure.patience = 0.3
     with refused("external-failure NCCL_DEBUG") as caught:
         collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     assert "\n" not in str(caught.value)

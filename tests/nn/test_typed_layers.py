@@ -112,19 +112,13 @@ MAKERS = [
     lambda kinds: TypedGATLayer(3, 2, ["a", "b"], kinds, heads=2),
     lambda kinds: TypedGATLayer(3, 2, ["a", "b"], kinds, heads=2, concat=False, v2=True),
 ]
-HGT, HGT_OF_ONE = MAKERS[3:5]
 
 
-@pytest.mark.parametrize(
-    "weights, make",
-    [
-        # Numerical gradients of two HGT layers take as long as those of all others: each once, the rest on long days.
-        pytest.param(weights, make, marks=[pytest.mark.long] * ((weights, make) in ((True, HGT), (False, HGT_OF_ONE))))
-        for weights in (False, True)
-        for make in MAKERS
-    ],
-)
-def test_gradients(make, weights):
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("make", MAKERS)
+def test_gradients(make, weights, quick):
+    """By numerical derivatives, quickly along one random direction, or for each number."""
     torch.manual_seed(1)
     block, x = typed_block(weights=weights), inputs(3, torch.float64)
     layer = make(list(block.relations)).double()
@@ -134,7 +128,8 @@ def test_gradients(make, weights):
         out = functional_call(layer, dict(zip(names, parameters, strict=True)), (block, {"a": a, "b": b}))
         return out["a"], out["b"]
 
-    assert gradcheck(run, (x["a"], x["b"], *(value.detach().requires_grad_() for value in layer.parameters())))
+    given = x["a"], x["b"], *(value.detach().requires_grad_() for value in layer.parameters())
+    assert gradcheck(run, given, fast_mode=quick)
 
 
 @pytest.mark.parametrize("make", MAKERS)

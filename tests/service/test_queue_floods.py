@@ -125,6 +125,7 @@ def test_a_request_that_does_not_come_is_not_waited_for(client, monkeypatch):
 
 def test_a_body_that_does_not_come_is_not_waited_for(client, monkeypatch):
     monkeypatch.setattr(gate, "BODY_S", 0.2)
+    monkeypatch.setattr(gate, "_DROPPED_S", 0.2)
     asked = request("POST /api/jobs HTTP/1.1", f"Authorization: Bearer {TOKEN}", "Content-Length: 100", body=b"{")
     with connection(client, asked) as late:
         answer = heard(late)

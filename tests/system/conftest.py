@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -45,8 +46,13 @@ def leaves_nothing(monkeypatch):
 
 
 def _shared_memory():
-    folder = Path("/dev/shm")
-    return {path.name for path in folder.iterdir() if path.stat().st_uid == os.getuid()} if folder.exists() else set()
+    """Files of this user: the folders there are those that tests, of this run or another, write into."""
+    folder, found = Path("/dev/shm"), set()
+    for path in folder.iterdir() if folder.exists() else ():
+        with suppress(FileNotFoundError):  # What another process has removed meanwhile.
+            if path.is_file() and path.stat().st_uid == os.getuid():
+                found.add(path.name)
+    return found
 
 
 def _listening():

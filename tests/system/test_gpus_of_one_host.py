@@ -107,7 +107,7 @@ def test_a_changed_graph_reaches_the_processes(place, tmp_path):
     _, graph = place
     fields = {**FIELDS, "reverse_edges": True, "epochs": 1}
     trained(graph, tmp_path / "one", **fields)
-    train(graph, gpus=2, run=str(tmp_path / "two"), **fields)
+    trained(graph, tmp_path / "two", gpus=2, **fields)
     assert_same_losses(tmp_path / "two", tmp_path / "one", ROUNDING)
     seen = [np.load(path) for path in (tmp_path / "two" / "parts").rglob("original.npy")]
     assert len(seen[0]) == graph.num_nodes and (tmp_path / "two" / "parts" / "part0").is_dir()

@@ -362,7 +362,7 @@ def _sums(owner: Array, bin_of: Array, order: Array, amounts: Array, workers: in
     return np.bincount(place, weights=amounts[order], minlength=workers * bins).astype(np.int64).reshape(workers, bins)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("last",))
 def _reach(indptr: Array, indices: Array, last: Array, level: int) -> None:
     for v in range(last.shape[0]):
         if last[v] >= level:
@@ -386,7 +386,7 @@ def _mark_wishes(indptr: Array, indices: Array, owner: Array, readers: Array, wo
     _take_least(indptr, indices, owner, readers, rank, wished)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("remote",))
 def _count_remote(indptr: Array, indices: Array, owner: Array, readers: Array, remote: Array) -> None:
     for v in range(owner.shape[0]):
         if readers[v]:
@@ -394,7 +394,7 @@ def _count_remote(indptr: Array, indices: Array, owner: Array, readers: Array, r
                 remote[v] += owner[indices[k]] != owner[v]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("wished",))
 def _take_least(indptr: Array, indices: Array, owner: Array, readers: Array, rank: Array, wished: Array) -> None:
     for v in range(owner.shape[0]):
         if readers[v]:
@@ -404,7 +404,7 @@ def _take_least(indptr: Array, indices: Array, owner: Array, readers: Array, ran
                     wished[u] = min(wished[u], rank[v])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("arrival",))
 def _mark_arrival(indptr: Array, indices: Array, owner: Array, readers: Array, below: Array, arrival: Array) -> None:
     """For every reader the last bin of another worker's layer below that it reads."""
     for v in range(owner.shape[0]):
@@ -415,7 +415,11 @@ def _mark_arrival(indptr: Array, indices: Array, owner: Array, readers: Array, b
                     arrival[v] = max(arrival[v], below[u])
 
 
-@njit(nogil=True, cache=True)
+@njit(
+    nogil=True,
+    cache=True,
+    writes=("sent", "returned", "needed", "awaited", "remote", "again", "inputs", "returned_last", "awaited_last"),
+)
 def _count_read(
     indptr: Array,
     indices: Array,
@@ -494,7 +498,7 @@ def _count_read(
             last[each] = -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _cut_edges(indptr: Array, indices: Array, owner: Array, order: Array, computed: Array) -> tuple[Array, Array]:
     """The edges from other workers that some vertices read, by position in `indices`, and their readers."""
     count = 0

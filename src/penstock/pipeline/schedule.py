@@ -108,7 +108,7 @@ class Schedule:
         return np.argsort(draws, kind="stable")
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _hash_names(key: np.uint64, names: Array, out: Array) -> None:
     for i in range(len(names)):
         out[i] = mix(key ^ mix(np.uint64(names[i])))

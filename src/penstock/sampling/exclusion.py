@@ -75,7 +75,7 @@ def rows_excluded(exclusion: Exclusion, vertices: Array) -> Array:
     return flagged[:kept]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def find_excluded(destinations: Array, offsets: Array, vertex: int) -> tuple[int, int]:
     """The range of a vertex's excluded sources."""
     low, high = 0, len(destinations)

@@ -132,7 +132,7 @@ def _fill_probabilities(scores: Array, count: int, expected: float, out: Array) 
             out[k] = scores[k] * factor
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def draw_by_locality(
     indptr: Array,
     indices: Array,
@@ -222,7 +222,7 @@ def _named(names: Array, vertex: int) -> int:
     return vertex if names.shape[0] == 0 else names[vertex]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _hashed(scored: Array) -> Array:
     """A hash table from scored vertices to their positions plus one; 0: none."""
     size = 16

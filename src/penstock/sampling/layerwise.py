@@ -81,7 +81,7 @@ class LayerwiseSampler(ABC):
         """
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _link(indptr: Array, indices: Array, rows: Array, scale: Array) -> tuple[Array, Array, Array]:
     """The edges in some lists from drawn vertices: offsets, positions, weights."""
     out_indptr = np.zeros(rows.shape[0] + 1, np.int64)
@@ -227,7 +227,7 @@ def _share(length: int, rows: int) -> int:
     return max((1 << (62 - bits)) // (length * length), 1)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("mass",))
 def _weigh(indptr: Array, indices: Array, rows: Array, mass: Array) -> Array:
     """Sum the importance of every neighbour; returns the neighbours, each once, in order of appearance."""
     most = 0
@@ -246,7 +246,7 @@ def _weigh(indptr: Array, indices: Array, rows: Array, mass: Array) -> Array:
     return candidates[:found].copy()
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _draw_entries(indptr: Array, indices: Array, rows: Array, key: np.uint64, size: int) -> tuple[Array, int]:
     """The sources of `size` entries of the lists, drawn in proportion to their lists' shares; and the sum of these."""
     running, total = np.empty(rows.shape[0], np.int64), 0

@@ -128,7 +128,7 @@ class EdgeDraws:
         return mass
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("lists", "mass"))
 def _add_masses(
     offsets: Array, vertices: Array, indptr: Array, indices: Array, rows: Array, lists: Array, mass: Array
 ) -> None:
@@ -145,7 +145,7 @@ def _add_masses(
                 mass[u] += single
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _draw_sources(
     offsets: Array, indptr: Array, indices: Array, rows: Array, destinations: Array, key: np.uint64
 ) -> Array:
@@ -165,14 +165,14 @@ def _draw_sources(
     return sources
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _single_units(offsets: Array, u: int, v: int) -> int:
     """`_single` in units of 2^-40: whole numbers, so that sums do not depend on their order."""
     whole: int = (1 << 40) // max(1, offsets[u + 1] - offsets[u]) + (1 << 40) // max(1, offsets[v + 1] - offsets[v])
     return whole
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _single(offsets: Array, u: int, v: int) -> float:
     single: float = 1.0 / max(1, offsets[u + 1] - offsets[u]) + 1.0 / max(1, offsets[v + 1] - offsets[v])
     return single
@@ -269,7 +269,7 @@ def _walk(indptr: Array, indices: Array, order: Array, key: np.uint64, number: i
         path[t] = indices[indptr[v] + place] if place >= 0 else v
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _root(key: np.uint64, number: int, order: Array, count: int) -> int:
     root = int(unit(draw(key, np.uint64(number))) * count)
     return int(order[root]) if order.shape[0] else root

@@ -14,6 +14,7 @@ from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machin
 from penstock.cluster.launch.environment import Agent, AgentRegistry, AgentTask
 from penstock.cluster.launch.job_processes import Place
 from penstock.hardware.cluster import FailureOptions, Machine
+from penstock.wire.message import Message
 from refusals import refused
 from training_graphs import community_graph
 
@@ -125,6 +126,32 @@ def test_an_agent_with_another_secret_is_not_heard():
             Agent(second, "6f" * 32, "127.0.0.1", 1).run()
         assert gathering.agents.get("agent-1") is None
     finally:
+        gathering.close()
+
+
+def test_an_agent_whose_last_report_is_not_answered_ends_with_the_run():
+    """A launcher that ends while a report is on its way does not answer it, and its agent does not wait for that."""
+    first, second = places()
+    gathering = AgentRegistry(first, SECRET, "127.0.0.1", 3600)
+    asked, ended = threading.Event(), threading.Event()
+
+    def hear(message, sender):
+        answer = gathering._hear(message, sender)
+        asked.set()
+        ended.wait()
+        return answer
+
+    gathering.endpoint.serve("report", hear)
+    thread = threading.Thread(target=Agent(second, SECRET, "127.0.0.1", 3600).run)
+    thread.start()
+    try:
+        assert asked.wait(60)
+        assert gathering.endpoint.channel("agent-1").call(Message("over"), 60).kind == "heard"
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        ended.set()
+        gathering.agents.clear()  # It has been told.
         gathering.close()
 
 

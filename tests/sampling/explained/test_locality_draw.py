@@ -20,13 +20,13 @@ def lists():
     found = [rng.choice(VERTICES, size, replace=False) for size in (LIST, 3, 0, 12)]
     found.append(np.arange(30, 50))
     indptr = np.concatenate([[0], np.cumsum([len(each) for each in found])])
-    return indptr, np.concatenate(found)
+    return indptr, np.concatenate(found).astype(np.int32)
 
 
 @pytest.fixture(scope="module")
 def scores():
     """Scores of some of the remote vertices."""
-    scored = np.array([31, 33, 40, 41, 49, 57])
+    scored = np.array([31, 33, 40, 41, 49, 57], np.int32)
     return scored, np.linspace(0.05, 1.0, len(scored))
 
 
@@ -99,7 +99,7 @@ def test_number_of_remote_and_local_draws(lists, scores):
 
 
 def test_rows_agree_on_remote_sources_and_draws_depend_on_names_alone(lists, scores):
-    indptr, indices = np.array([0, 20, 40]), np.concatenate([np.arange(30, 50)] * 2)
+    indptr, indices = np.array([0, 20, 40]), np.concatenate([np.arange(30, 50, dtype=np.int32)] * 2)
     offsets, positions, _ = drawn((indptr, indices), scores, 5)
     first, second = indices[positions[: offsets[1]]], indices[positions[offsets[1] :]]
     np.testing.assert_array_equal(first, second)

@@ -50,7 +50,9 @@ def assert_same(a, b, **close):
         pytest.param("aggregate", {"aggregate": "sum"}, np.float16, marks=pytest.mark.long),
         pytest.param("aggregate", {"model": "gcn"}, np.float16, marks=pytest.mark.long),
         ("aggregate", {"placement": {"features": "pinned"}, "feature_type": "bfloat16"}, np.float32),
-        ("aggregate", {"model": "gin"}, np.int8),
+        ("aggregate", {"model": "gin"}, np.float32),
+        # Sums of int8 are those of a kernel that tests/nn compares with gathered rows.
+        pytest.param("aggregate", {"model": "gin"}, np.int8, marks=pytest.mark.long),
         pytest.param(
             "divided", {"host_share": 0.5, "placement": {"cache_rows": 0}}, np.float16, marks=pytest.mark.long
         ),

@@ -195,7 +195,11 @@ TYPED = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name == "gat")) for name in TYPED])
+SELDOM = ("gat", "whole lists, attended")
+"""Their draws and their layers are those of others: whole lists, and attention."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in SELDOM)) for name in TYPED])
 def test_several_types_learn_what_the_host_learns(typed, name):
     fields = {"batch_size": 16, **TYPED[name]}
     host, ours = loaded(made_session(typed, **fields)), session_of(typed, **fields)
@@ -219,7 +223,14 @@ def test_several_types_that_lack_room_are_drawn_again(typed):
     assert len(found.edges) == len(device_program(tight).draws)
 
 
-@pytest.mark.parametrize("task", [{"model": "hgt", "heads": 2, "batch_size": 16, **FEWER}, {**LINKS, "batch_size": 43}])
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"batch_size": 16, **FEWER},
+        pytest.param({"model": "hgt", "heads": 2, "batch_size": 16, **FEWER}, marks=pytest.mark.long),
+        {**LINKS, "batch_size": 43},
+    ],
+)
 def test_several_types_resume_with_the_same_bits(typed, task):
     fields = {"model": "rgcn", "dropout": 0.2, **task}
     whole, cut, again = (session_of(typed, **fields) for _ in range(3))

@@ -42,8 +42,8 @@ from penstock.wire.message import Message
 #
 # `AgentRegistry` is process 0's side: which agents are connected, and what they reported.
 
-_BEAT = 0.2
-"""Seconds between two reports."""
+_BEAT, _LOOK = 0.2, 0.02
+"""Seconds between two reports, and between two looks for the answer to one."""
 
 
 class Agent:
@@ -73,7 +73,12 @@ class Agent:
             with polite_interrupt():
                 # The controller gets Ctrl-C as well and handles the first one.
                 while not self._over.wait(_BEAT):
-                    channel.call(self._report(), self._patience)
+                    report = channel.start(self._report(), self._patience)
+                    # A launcher that ends leaves a report that is under way without an answer.
+                    while not (report.over or self._over.wait(_LOOK)):
+                        pass
+                    if report.over:
+                        report.result()
         except PenstockError:
             if not self._over.is_set():
                 raise

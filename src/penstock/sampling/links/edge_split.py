@@ -235,7 +235,7 @@ def _mark_named(indptr: Array, indices: Array, unordered: bool, named: Array) ->
                 named[k] = False
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("keep",))
 def _keep_unpaired(indptr: Array, indices: Array, of_indptr: Array, of_indices: Array, keep: Array) -> None:
     """Also keep edges whose reverse does not exist and so was not held out."""
     nothing = np.empty(0, np.int64)

@@ -201,7 +201,7 @@ def checked_pairs(pairs: Array, num_sources: int, num_destinations: int, where: 
     return pair_array(pairs[:, 0], pairs[:, 1], num_sources, num_destinations, where)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def is_edge(indptr: Array, indices: Array, kept_out: Array, num_sources: int, source: int, destination: int) -> bool:
     """Whether a pair is in the lists or among the held-out pairs."""
     low, high = indptr[destination], indptr[destination + 1]
@@ -227,7 +227,7 @@ def is_edge_by(indptr: Array, indices: Array, times: Array, source: int, destina
     return False
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def lower_bound(values: Array, low: int, high: int, wanted: int) -> int:
     """The first position in ascending values[low:high] that holds `wanted` or more."""
     while low < high:
