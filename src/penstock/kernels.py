@@ -180,7 +180,8 @@ def _quickly_equal_flags(flags: Any, others: Any) -> Any:
     """Whether flags of two compilations are equal. Numba asks about every call in a kernel, and would make a mapping of
     all flags each time: a tenth of what compiling takes.
     """
-    return getattr(others, "_values", None) == flags._values or _equal_flags(flags, others)
+    set_here, set_there = (getattr(each, "_values", None) for each in (flags, others))
+    return (set_here is not None and set_here == set_there) or _equal_flags(flags, others)
 
 
 _HASH = hash(_Flags())
