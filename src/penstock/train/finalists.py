@@ -236,7 +236,7 @@ def _others(session: Session) -> list[FirstLayerWay]:
 
 
 def _impossible(way: FirstLayerWay, session: Session) -> list[str]:
-    return reasons_against(way, session.job, session.graph, session.model, session.inputs)
+    return reasons_against(way, session.job, session.model, session.inputs)
 
 
 def _first_layer_finalists(session: Session, model: CostModel) -> list[Finalist]:
@@ -289,7 +289,7 @@ def _take_first_layer(session: Session, value: Any) -> None:
         from penstock.train.device.placement import job_with
 
         session.job = job_with(session.job, placed, value)
-    session.inputs.read_by(first_layer_reader(session.job, session.graph, session.model, session.inputs))
+    session.inputs.read_by(first_layer_reader(session.job, session.model, session.inputs))
     if placed is not None:
         (fill_by_job if placed.is_captured else bring_batches)(session, placed)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -224,17 +223,9 @@ class Session:
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, skip, smaller)
         return skip
 
-    @cached_property
-    def _of_one_type(self) -> bool:
-        return self.graph.is_homogeneous
-
-    def of_model(self, rows: dict[str, Any]) -> Any:
-        """Rows by node type as the model takes them: of a graph with one type and one relation the rows themselves."""
-        return next(iter(rows.values())) if self._of_one_type else rows
-
     def encode(self, batch: Batch, x: dict[str, torch.Tensor]) -> Any:
         """The model's outputs for a batch's seeds."""
-        return self.model(batch.blocks, self.of_model(x))
+        return self.model(batch.blocks, self.graph.unwrapped(x))
 
     @property
     def list_weight(self) -> str | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member
-from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
+from penstock.cluster.worker.cut_graph import CutGraph, Parts, open_cut_graph
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array
 from penstock.graph.data import NodeSet
@@ -175,10 +175,6 @@ class PartedSource:
         self._absent: Mapping[EdgeType, HeldOutRule] = {}
         self._graph: PartedGraph | None = None
 
-    @property
-    def typed(self) -> bool:
-        return len(self._parts.partition.book.node_types) > 1 or len(self._parts.edge_types) > 1
-
     def lists(self, options: DrawOptions, *, shared: bool = False) -> ReadableLists:
         """Lists drawn by their owners; those of local parts are read directly."""
         parts = self._parts
@@ -338,16 +334,16 @@ def _job_sampler(parts: Parts, job: Job, train: Array | None) -> Any:
     return HoldoutSampler(lambda absent: entry.build(source.without(absent), settings), parts.edge_types)
 
 
-def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, train: Array, new: Array) -> BatchSource:
-    """`train` are the training vertices, ascending, and `new` their numbers in the partitioned graph, which may be
-    `typed`.
-    """
+def make_parted_batches(
+    parts: Parts, job: Job, node_type: str, graph: CutGraph, train: Array, new: Array
+) -> BatchSource:
+    """`train` are the training vertices, ascending, and `new` their numbers in the partitioned graph."""
     sampler = _sampler_for(parts, job)
 
     def sample(seeds: Mapping[str, Array], planned: Planned, **more: Any) -> Batch:
         (given,) = seeds.values()
         numbers = new[np.searchsorted(train, given)]
-        batch: Batch = sampler.sample({node_type: numbers} if typed else numbers, planned.key, **more)
+        batch: Batch = sampler.sample(graph.unwrapped({node_type: numbers}), planned.key, **more)
         # Labels are found by the task's own numbers.
         batch.seeds = {node_type: given}
         return batch
@@ -356,7 +352,7 @@ def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, tra
 
 
 def make_timed_batches(
-    parts: Parts, job: Job, node_type: str, times: Array, typed: bool, train: Array, split: SeedSplit
+    parts: Parts, job: Job, node_type: str, times: Array, graph: CutGraph, train: Array, split: SeedSplit
 ) -> BatchSource:
     """Batches by time; `times` are those of all vertices of the type as seeds, and `split` takes this worker's seeds of
     a whole batch, because a seed's draws depend on its position in it.
@@ -368,8 +364,8 @@ def make_timed_batches(
         (whole,) = seeds.values()
         places = split.places(planned)
         given = whole[places]
-        asked: list[Any] = [new[np.searchsorted(train, given)], times[given], places]
-        numbers, seen, there = ({node_type: each} if typed else each for each in asked)
+        asked = new[np.searchsorted(train, given)], times[given], places
+        numbers, seen, there = (graph.unwrapped({node_type: each}) for each in asked)
         batch: Batch = sampler.sample(numbers, planned.key, times=seen, places=there)
         batch.seeds = {node_type: given}
         return batch

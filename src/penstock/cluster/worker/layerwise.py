@@ -184,11 +184,10 @@ class PartedPlan:
 
     def _sampler(self, hops: list[list[EdgeType]]) -> Callable[[Chunk], Sampled]:
         """A sampler of whole lists, over some hops."""
-        homogeneous = self._graph.is_homogeneous
-        fanouts: list[Any] = [ALL if homogeneous else dict.fromkeys(hop, ALL) for hop in hops]
+        graph = self._graph
         sampler: Any = parted_sampler(
             self._parts.partition,
-            fanouts,
+            [ALL if len(hop) == len(graph.edges) else dict.fromkeys(hop, ALL) for hop in hops],
             weight=self._session.list_weight,
             totals=True,
             edges=bool(self._inputs.exact_edges),
@@ -202,11 +201,8 @@ class PartedPlan:
         )
 
         def sample(chunk: Chunk) -> Sampled:
-            seeds: Any = chunk.rows if homogeneous else {chunk.node_type: chunk.rows}
-            seen: dict[str, Any] = {}
-            if chunk.times is not None:
-                seen["times"] = chunk.times if homogeneous else {chunk.node_type: chunk.times}
-            batch = sampler.sample(seeds, _ANY, **seen)
+            times = None if chunk.times is None else graph.unwrapped({chunk.node_type: chunk.times})
+            batch = sampler.sample(graph.unwrapped({chunk.node_type: chunk.rows}), _ANY, times=times)
             return Sampled(chunk, batch.blocks, batch.vertices)
 
         return sample

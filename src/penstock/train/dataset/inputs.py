@@ -195,6 +195,9 @@ class Inputs:
         _check_schedule(job)
         having = types_with(job.features, {name: nodes.fields for name, nodes in graph.nodes.items()})
         self.fields = {name: job.features for name in graph.nodes if name in having}
+        self.no_table = "" if graph.is_homogeneous else "the graph has several types"
+        if not self.fields:
+            self.no_table = self.no_table or "vertex embeddings are learned"
         bare = {name: nodes.count for name, nodes in graph.nodes.items() if name not in having and learnable}
         _require_room(bare, job)
         self.tables: dict[str, Any] = {name: _table(name, count, job) for name, count in bare.items()}
@@ -212,6 +215,8 @@ class Inputs:
         """How batches read stored features on the host."""
         self.carrier: Carrier = HostCarrier(self.sources, self.scale)
 
+    no_table: str
+    """Why batches do not read rows of one stored table alone; empty where they do."""
     edges: EdgeRows = NO_EDGE_ROWS
     """How the edge fields of batches are read."""
     exact_edges: EdgeRows = NO_EDGE_ROWS

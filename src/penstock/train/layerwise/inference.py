@@ -244,9 +244,11 @@ class Inference:
         return {name: rows[-1] for name, rows in kept.items()} if hidden else self._join(kept)
 
     def _join(self, kept: dict[str, list[torch.Tensor]]) -> dict[str, torch.Tensor]:
-        if self._graph.is_homogeneous:
-            return {name: self._model.join(outputs) for name, outputs in kept.items()}
-        return {name: self._model.join([{name: out} for out in outputs])[name] for name, outputs in kept.items()}
+        found = {}
+        for name, outputs in kept.items():
+            joined = self._model.join([self._graph.unwrapped({name: out}) for out in outputs])
+            found[name] = _rows_of(joined, name)
+        return found
 
     def _by_neighbourhoods(self, wanted: dict[str, Array], progress: Progress) -> dict[str, torch.Tensor]:
         progress.start("exact inference", sum(map(len, wanted.values())), "vertices")

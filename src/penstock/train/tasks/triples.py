@@ -112,7 +112,7 @@ class TripleTask:
 
     def sample(self, planned: Planned) -> Batch:
         links = self._links(planned)
-        batch = self._batches.sample(links.nodes, planned, exclude=self._excluded(links))
+        batch = self._batches.sample(links.nodes, planned, exclude=self._graph.unwrapped(links.exclude))
         batch.links = links
         return batch
 
@@ -242,11 +242,6 @@ class TripleTask:
     def _links(self, planned: Planned) -> TripleBatch:
         links = self.batcher.batch(planned.seeds, planned.key)
         return links if self._share is None else self.batcher.share(links, self._share(links))
-
-    def _excluded(self, links: TripleBatch) -> dict[EdgeType, Array] | Array:
-        if not self._graph.is_homogeneous:
-            return links.exclude
-        return links.exclude.get(self.relations[0], np.empty((2, 0), np.int64))
 
     def _joined(self, out: Rows, near: torch.Tensor) -> torch.Tensor:
         """The model's rows of a batch's entities, concatenated over types."""
