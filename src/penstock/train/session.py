@@ -352,7 +352,7 @@ def run_facts(session: Session) -> dict[str, Any]:
         "parameters": session.parameters,
         "machine": {
             "cpu": processor_name(),
-            "gpu": torch.cuda.get_device_name(session.inputs.device) if session.inputs.device.type == "cuda" else None,
+            "gpu": torch.cuda.get_device_name(session.inputs.device) if session.inputs.on_gpu else None,
             "cores": default_threads(),
             "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
             "python": platform.python_version(),

@@ -95,7 +95,7 @@ def reasons_against(way: FirstLayerWay, job: Job, model: Any, inputs: Inputs) ->
     if not way.as_stored:
         return []
     reasons = []
-    if way.computed_on_host and inputs.device.type != "cpu":
+    if way.computed_on_host and not inputs.on_host:
         reasons.append("the model is computed on a GPU")
     if not getattr(model, "layerwise", False):
         reasons.append("the model is a module of the user's own")

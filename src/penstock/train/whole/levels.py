@@ -190,7 +190,7 @@ def read_in_place(session: Session, bins: Sequence[Any], out: int) -> None:
     """Have the bins (`PreparedBin`) of a layer after the first, of width `out`, read rows in place, if that is
     predicted to be cheaper.
     """
-    if session.inputs.device.type != "cpu" or not bins:
+    if not session.inputs.on_host or not bins:
         return
     what, width = aggregated_in_place(session), session.job.hidden
     if what is None or not is_cheaper_in_place(session, [each.block for each in bins], width, out):
@@ -208,7 +208,7 @@ def aggregated_in_place(session: Session) -> Aggregation | None:
     plain = session.graph.is_homogeneous and getattr(model, "layerwise", False)
     carried = session.list_weight is not None or bool(session.inputs.edges)
     # Kernels of the host read rows only in the type that they compute with.
-    rounded = session.inputs.device.type == "cpu" and job.keep_type != "float32"
+    rounded = session.inputs.on_host and job.keep_type != "float32"
     orders = job.order if isinstance(job.order, list) else [job.order]
     if not plain or carried or rounded or job.residual or "transform" in orders:
         return None
