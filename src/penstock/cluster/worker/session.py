@@ -128,7 +128,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
     group = ClusterWorkerGroup(parts.member, parts, split)
     fresh = not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt"))
     placed = None
-    if device.type == "cuda" and needs_placement(job.sampler):
+    if inputs.on_gpu and needs_placement(job.sampler):
         # Triton is imported where there is a device for it.
         from penstock.cluster.worker.device_placement import check_for_gpus, is_far, place_on_worker
 

@@ -222,6 +222,16 @@ class Inputs:
     exact_edges: EdgeRows = NO_EDGE_ROWS
     """How exact inference reads edge fields; its edges have the positions of the session's graph."""
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the model is computed on a GPU."""
+        return self.device.type == "cuda"
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the model is computed on the host; neither there nor on a GPU is it under a trace."""
+        return self.device.type == "cpu"
+
     def read_by(self, reader: RowReader) -> None:
         """Use another reader for the features of batches."""
         self.reader, self.carrier = reader, HostCarrier(self.sources, self.scale, reader, self.edges)
@@ -273,7 +283,7 @@ class Inputs:
             rows = self._learnable(node_type, ids)
             return rows.clone() if isinstance(self.tables[node_type], DeviceEmbeddingTable) else rows
         source = self.sources[node_type]
-        on_host = self.device.type == "cpu" and not source.on_device
+        on_host = self.on_host and not source.on_device
         x = roomy_rows(source, ids, most) if on_host else source.read(ids, self.device, dtype=torch.float32)
         return x if self.scale is None else self.scale(x)
 
@@ -314,7 +324,7 @@ class Inputs:
         """Whether learnable rows are on the device, or will be where memory is predicted for one."""
         if all(isinstance(table, DeviceEmbeddingTable) for table in self.tables.values()):
             return True
-        return self.device.type == "cuda" and bool(self.room_for_tables(device_memory_of(self.device)[0]))
+        return self.on_gpu and bool(self.room_for_tables(device_memory_of(self.device)[0]))
 
     @property
     def device_table_bytes(self) -> int:

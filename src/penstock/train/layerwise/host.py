@@ -21,7 +21,7 @@ from penstock.kernels import njit
 from penstock.sampling import ALL, BatchKey
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.local_source import graph_lists
-from penstock.sampling.relations import Fanout, edge_type_named
+from penstock.sampling.relations import edge_type_named
 from penstock.sampling.typed import neighbour_sampler
 from penstock.train.batch_source import SeedTimes
 from penstock.train.dataset.inputs import Inputs
@@ -73,7 +73,7 @@ class Reach:
         """A function that samples all neighbours of some vertices by type; at their own times where none are given."""
         graph, clock = self.graph, self.clock
         lists = graph_lists(graph, weight=self.weight, time=None if clock is None else clock.time)
-        whole: list[Fanout] = [ALL if len(kinds) == len(graph.edges) else dict.fromkeys(kinds, ALL) for kinds in hops]
+        whole: list[Any] = [ALL if len(kinds) == len(graph.edges) else dict.fromkeys(kinds, ALL) for kinds in hops]
         sampler: Any = neighbour_sampler(lists, whole, totals=True, edges=self.edges, ages=self.ages)
 
         def sample(seeds: dict[str, Array], times: dict[str, Array] | None = None) -> MiniBatch:

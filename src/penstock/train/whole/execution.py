@@ -119,7 +119,7 @@ class WholeExecution(LoadedExecution):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         device, inputs = session.inputs.device, session.inputs
-        if device.type == "cuda":
+        if inputs.on_gpu:
             # Imported here, because Triton is only needed with a device.
             from penstock.pipeline.device import DeviceCarrier
 
@@ -384,9 +384,9 @@ def _decided(
     session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
 ) -> tuple[Decision, MemoryPrediction]:
     """The decision on a step within the available memory, and how its memory was predicted."""
-    job, device = session.job, session.inputs.device
+    job, on_device = session.job, session.inputs.on_gpu
     sizes, item = layer_sizes(session, reach, order, counts), _ITEM[job.keep_type]
-    spare, free = available_mb() << 20, free_bytes(device, job.device_share)
+    spare, free = available_mb() << 20, free_bytes(session.inputs.device, job.device_share)
     loss = session.task.loss_bytes(len(planned.seeds))
     if loss > free:
         raise PenstockError(
@@ -416,9 +416,8 @@ def _decided(
             # A layer of the user's may read values, which traced tensors do not have.
             predicted = MemoryPrediction("rule", f"the step cannot be traced ({error}); a rule counts rows and edges")
             place = "recompute" if decision.recompute_levels else decision.keep
-            return step_bytes(sizes, decision.bins[0], place, item, decision.retain, device.type == "cuda") + loss
+            return step_bytes(sizes, decision.bins[0], place, item, decision.retain, on_device) + loss
 
-    on_device = device.type == "cuda"
     in_place = _may_read_in_place(session)
     decision = decide(sizes, job.bins, job.keep, item, free, spare, on_device, predict=predict, in_place=in_place)
     return decision, predicted
