@@ -14,6 +14,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.nn.user_module import code_at_fault
+from penstock.sampling.block import unwrapping
 from penstock.train.compute_device import chosen_device
 from penstock.train.dataset.inputs import Inputs, with_edge_fields
 from penstock.train.dataset.prepared_graph import prepared
@@ -90,7 +91,7 @@ def _at_once(graph: Graph, module: Any, inputs: Inputs) -> dict[str, torch.Tenso
     }
     carried = _carried(graph, module, inputs)
     with torch.no_grad(), evaluating(module), code_at_fault(f"Module {type(module).__name__}"):
-        found = module(graph.unwrapped(x), graph.unwrapped(edges), **carried)
+        found = module(unwrapping(graph)(x), unwrapping(graph)(edges), **carried)
         return {next(iter(x)): found} if graph.is_homogeneous else found
 
 
@@ -110,7 +111,7 @@ def _carried(graph: Graph, module: Any, inputs: Inputs) -> dict[str, Any]:
 
 def _named(found: dict[str, dict[EdgeType, torch.Tensor]], module: Any, graph: Graph) -> dict[str, Any]:
     """Edge features and weights by the arguments of the module's forward: by relation where there are several types."""
-    given = {name: graph.unwrapped(rows) for name, rows in found.items()}
+    given = {name: unwrapping(graph)(rows) for name, rows in found.items()}
     taken = inspect.signature(module.forward).parameters
     by_relation = {name for name, rows in given.items() if isinstance(rows, dict) and f"{name}_dict" in taken}
     return {f"{name}_dict" if name in by_relation else name: rows for name, rows in given.items()}
@@ -122,15 +123,15 @@ def _sampled(graph: Graph, model: Any, name: str, options: dict[str, Any], devic
             "Models of ps.nn weigh messages in exact inference: leave out fanouts.", code="unsupported-combination"
         )
     batches = loader(graph, None, target=name, device=device, **options)
-    model, found = model.to(batches.device), []
+    model, of_model, found = model.to(batches.device), unwrapping(graph), []
     wanted = {"edge_attr": options["edge_features"], "edge_weight": options["edge_weight"]}
     with torch.no_grad(), evaluating(model), code_at_fault(f"Module {type(model).__name__}"):
         for batch in batches:
-            x = graph.unwrapped(batch.x_dict)
+            x = of_model(batch.x_dict)
             if getattr(model, "layerwise", False):
                 out = model(batch.blocks, x)
             else:
                 rows = {each: getattr(batch, f"{each}_dict") for each, asked in wanted.items() if asked}
-                out = model(x, graph.unwrapped(batch.edge_index_dict), **_named(rows, model, graph))
+                out = model(x, of_model(batch.edge_index_dict), **_named(rows, model, graph))
             found.append((out[name] if isinstance(out, dict) else out)[: len(batch)].cpu())
     return torch.cat(found)

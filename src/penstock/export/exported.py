@@ -21,6 +21,7 @@ from penstock.graph.files import new_folder, replace_whole, write_whole
 from penstock.graph.graph import Graph
 from penstock.nn.zoo.model import EmbeddingModel, GraphModel, LayerEnd, layer_widths
 from penstock.nn.zoo.typed import TypedModel
+from penstock.sampling.block import unwrapping
 from penstock.train.session import Session
 from penstock.version import __version__
 
@@ -146,7 +147,7 @@ def _example(session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
         if wanted:
             given[argument] = {kind: torch.rand(_EDGES + place, *shape) for place, kind in enumerate(graph.edges)}
             free[argument] = {kind: {0: size} for kind, size in edges.items()}
-    of_model = graph.unwrapped
+    of_model = unwrapping(graph)
     return {name: of_model(each) for name, each in given.items()}, {name: of_model(each) for name, each in free.items()}
 
 

@@ -121,12 +121,6 @@ class GraphData:
         """Whether there is one node type and at most one edge type."""
         return len(self.nodes) == 1 and len(self.edges) <= 1
 
-    def unwrapped(self, values: Mapping[Any, Any]) -> Any:
-        """Values by node type or relation as models and samplers take them: the only value itself, or None where there
-        is none, if the graph is homogeneous; else all by type.
-        """
-        return next(iter(values.values()), None) if self.is_homogeneous else values
-
     def require_one_relation(self, what: str, remedy: str) -> None:
         """Refuse this graph for `what`, which knows no types, unless it is homogeneous."""
         if not self.is_homogeneous:

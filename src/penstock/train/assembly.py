@@ -11,6 +11,7 @@ from penstock.nn import ModelOptions, adapt, build_model
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.user_module import build_user_module
 from penstock.pipeline.schedule import Schedule
+from penstock.sampling.block import unwrapping
 from penstock.train.batch_source import layers_of
 from penstock.train.callbacks.calls import Callbacks
 from penstock.train.compute_device import STEPS, device_memory
@@ -161,7 +162,7 @@ def _moved(module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
 
 def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:
     if module is None and job.module is not None:
-        module = build_user_module(job.module, graph.unwrapped(dict(inputs.widths)), task.out)
+        module = build_user_module(job.module, unwrapping(graph)(dict(inputs.widths)), task.out)
     if module is not None:
         if not module.training:
             # The caller evaluated it last. A module in training mode with parts that are not has those frozen on
@@ -190,7 +191,7 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
     check_model(options, job, inputs.edges)
     if inputs.edges:
         options.edge_width = next(iter(inputs.edges.fields.values())).width
-    widths = graph.unwrapped(inputs.widths)
+    widths = unwrapping(graph)(inputs.widths)
     return build_model(options, widths, task.out, list(graph.edges), getattr(task, "node_type", None))
 
 

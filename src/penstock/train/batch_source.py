@@ -16,6 +16,7 @@ from penstock.graph.integrity import require_times
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.sampling.block import unwrapping
 from penstock.sampling.entry import ExplainedSamplingOptions, SamplerSettings, check_supported
 from penstock.sampling.links import EdgeBatch, Exclude
 from penstock.sampling.local_source import LocalSource
@@ -162,7 +163,7 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
     entry, settings = SAMPLERS[job.sampler], settings_of(job)
     check_sampler_supports(job, graph, excluding)
     sampler = entry.build(LocalSource(graph, train, job.seed, job.unchecked), settings)
-    clock, leaves_out, unwrapped = clock_for(job, graph), job.excludes_examples, graph.unwrapped
+    clock, leaves_out, unwrapped = clock_for(job, graph), job.excludes_examples, unwrapping(graph)
 
     def sample(seeds: dict[str, Array], planned: Planned, **more: Any) -> Batch:
         if not leaves_out:

@@ -3,10 +3,11 @@
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -25,6 +26,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder, StageTime
 from penstock.progress import SILENT, Progress
+from penstock.sampling.block import unwrapping
 from penstock.traced import is_gpu, is_traced
 from penstock.train.batch_source import clock_for, layers_of
 from penstock.train.callbacks.calls import Callbacks
@@ -223,9 +225,14 @@ class Session:
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, skip, smaller)
         return skip
 
+    @cached_property
+    def of_model(self) -> Callable[[Mapping[str, Any]], Any]:
+        """Gives rows by node type as the model takes them."""
+        return unwrapping(self.graph)
+
     def encode(self, batch: Batch, x: dict[str, torch.Tensor]) -> Any:
         """The model's outputs for a batch's seeds."""
-        return self.model(batch.blocks, self.graph.unwrapped(x))
+        return self.model(batch.blocks, self.of_model(x))
 
     @property
     def list_weight(self) -> str | None:

@@ -20,7 +20,7 @@ from penstock.graph.schema import EdgeType
 from penstock.partition import open_partition
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
-from penstock.sampling.block import BatchKey
+from penstock.sampling.block import BatchKey, unwrapping
 from penstock.sampling.cluster import clusters_from, clusters_of
 from penstock.sampling.entry import DrawOptions, ReadableLists
 from penstock.sampling.explained import ExplainedLists, ReachedParts
@@ -338,12 +338,12 @@ def make_parted_batches(
     parts: Parts, job: Job, node_type: str, graph: CutGraph, train: Array, new: Array
 ) -> BatchSource:
     """`train` are the training vertices, ascending, and `new` their numbers in the partitioned graph."""
-    sampler = _sampler_for(parts, job)
+    sampler, of_sampler = _sampler_for(parts, job), unwrapping(graph)
 
     def sample(seeds: Mapping[str, Array], planned: Planned, **more: Any) -> Batch:
         (given,) = seeds.values()
         numbers = new[np.searchsorted(train, given)]
-        batch: Batch = sampler.sample(graph.unwrapped({node_type: numbers}), planned.key, **more)
+        batch: Batch = sampler.sample(of_sampler({node_type: numbers}), planned.key, **more)
         # Labels are found by the task's own numbers.
         batch.seeds = {node_type: given}
         return batch
@@ -357,15 +357,15 @@ def make_timed_batches(
     """Batches by time; `times` are those of all vertices of the type as seeds, and `split` takes this worker's seeds of
     a whole batch, because a seed's draws depend on its position in it.
     """
-    sampler, partition = _sampler_for(parts, job), parts.partition
-    new = partition.new_ids(train, node_type)
+    sampler, of_sampler = _sampler_for(parts, job), unwrapping(graph)
+    new = parts.partition.new_ids(train, node_type)
 
     def sample(seeds: Mapping[str, Array], planned: Planned) -> Batch:
         (whole,) = seeds.values()
         places = split.places(planned)
         given = whole[places]
         asked = new[np.searchsorted(train, given)], times[given], places
-        numbers, seen, there = (graph.unwrapped({node_type: each}) for each in asked)
+        numbers, seen, there = (of_sampler({node_type: each}) for each in asked)
         batch: Batch = sampler.sample(numbers, planned.key, times=seen, places=there)
         batch.seeds = {node_type: given}
         return batch

@@ -19,6 +19,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.partition.owners import Book
 from penstock.sampling import ALL, BatchKey
+from penstock.sampling.block import unwrapping
 from penstock.sampling.parts import parted_sampler
 from penstock.store.parts import PartedStore
 from penstock.train.batch_source import clock_for, layers_of
@@ -184,7 +185,7 @@ class PartedPlan:
 
     def _sampler(self, hops: list[list[EdgeType]]) -> Callable[[Chunk], Sampled]:
         """A sampler of whole lists, over some hops."""
-        graph = self._graph
+        graph, of_sampler = self._graph, unwrapping(self._graph)
         sampler: Any = parted_sampler(
             self._parts.partition,
             [ALL if len(hop) == len(graph.edges) else dict.fromkeys(hop, ALL) for hop in hops],
@@ -201,8 +202,8 @@ class PartedPlan:
         )
 
         def sample(chunk: Chunk) -> Sampled:
-            times = None if chunk.times is None else graph.unwrapped({chunk.node_type: chunk.times})
-            batch = sampler.sample(graph.unwrapped({chunk.node_type: chunk.rows}), _ANY, times=times)
+            times = None if chunk.times is None else of_sampler({chunk.node_type: chunk.times})
+            batch = sampler.sample(of_sampler({chunk.node_type: chunk.rows}), _ANY, times=times)
             return Sampled(chunk, batch.blocks, batch.vertices)
 
         return sample

@@ -11,7 +11,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import mix
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
-from penstock.sampling.block import BatchKey
+from penstock.sampling.block import BatchKey, unwrapping
 from penstock.sampling.links.known import (
     End,
     KnownEdges,
@@ -163,7 +163,7 @@ class EdgeBatcher:
                 " time or in the neighbourhood of each of them: use negatives uniform.",
                 code="unsupported-combination",
             )
-        self._edges, self._unwrapped = graph.edges[self.edge_type], graph.unwrapped
+        self._edges, self._unwrapped = graph.edges[self.edge_type], unwrapping(graph)
         turned = (self.reverse,) if isinstance(self.reverse, tuple) else ()
         self.left_out = {kind: graph.edges[kind] for kind in (self.edge_type, *turned)}
         """The relations from which a batch leaves out its edges or their reverses."""

@@ -19,7 +19,7 @@ from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.sampling import ALL, BatchKey
-from penstock.sampling.block import MiniBatch
+from penstock.sampling.block import MiniBatch, unwrapping
 from penstock.sampling.local_source import graph_lists
 from penstock.sampling.relations import edge_type_named
 from penstock.sampling.typed import neighbour_sampler
@@ -71,15 +71,15 @@ class Reach:
 
     def batches(self, hops: Sequence[list[EdgeType]]) -> Callable[..., Any]:
         """A function that samples all neighbours of some vertices by type; at their own times where none are given."""
-        graph, clock = self.graph, self.clock
+        graph, clock, of_sampler = self.graph, self.clock, unwrapping(self.graph)
         lists = graph_lists(graph, weight=self.weight, time=None if clock is None else clock.time)
         whole: list[Any] = [ALL if len(kinds) == len(graph.edges) else dict.fromkeys(kinds, ALL) for kinds in hops]
         sampler: Any = neighbour_sampler(lists, whole, totals=True, edges=self.edges, ages=self.ages)
 
         def sample(seeds: dict[str, Array], times: dict[str, Array] | None = None) -> MiniBatch:
             seen = times or self._times(seeds)
-            times_of_seeds = None if seen is None else graph.unwrapped(seen)
-            batch: MiniBatch = sampler.sample(graph.unwrapped(seeds), _ANY, times=times_of_seeds)
+            limits = None if seen is None else of_sampler(seen)
+            batch: MiniBatch = sampler.sample(of_sampler(seeds), _ANY, times=limits)
             return batch
 
         return sample

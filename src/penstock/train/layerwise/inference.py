@@ -19,6 +19,7 @@ from penstock.graph.graph import Graph
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.stages import Stage, StageError, StagePipeline
 from penstock.progress import SILENT, Progress
+from penstock.sampling.block import unwrapping
 from penstock.sampling.device.block import block_on
 from penstock.traced import is_gpu
 from penstock.train.compute_device import INFERENCE, device_memory
@@ -246,7 +247,7 @@ class Inference:
     def _join(self, kept: dict[str, list[torch.Tensor]]) -> dict[str, torch.Tensor]:
         found = {}
         for name, outputs in kept.items():
-            joined = self._model.join([self._graph.unwrapped({name: out}) for out in outputs])
+            joined = self._model.join([unwrapping(self._graph)({name: out}) for out in outputs])
             found[name] = _rows_of(joined, name)
         return found
 

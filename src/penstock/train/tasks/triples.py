@@ -20,7 +20,7 @@ from penstock.nn.scorers import End, RelationScorer, ScorerSettings, build_score
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
-from penstock.sampling.block import MiniBatch
+from penstock.sampling.block import MiniBatch, unwrapping
 from penstock.sampling.links import split_edges
 from penstock.sampling.links.edge_ranks import RANKED_BYTES
 from penstock.sampling.triples import (
@@ -73,6 +73,7 @@ class TripleTask:
     ) -> None:
         """`share`, where several workers train: this one's triples of a batch."""
         self._graph, self._batches, self._job, self._share = graph, batches, job, share
+        self._unwrapped = unwrapping(graph)
         self.relations = relations_of(graph.edges)
         self.entities = Entities({name: nodes.count for name, nodes in graph.nodes.items()}, self.relations)
         triples = training_triples(graph, self.relations, self.entities)
@@ -113,7 +114,7 @@ class TripleTask:
 
     def sample(self, planned: Planned) -> Batch:
         links = self._links(planned)
-        batch = self._batches.sample(links.nodes, planned, exclude=self._graph.unwrapped(links.exclude))
+        batch = self._batches.sample(links.nodes, planned, exclude=self._unwrapped(links.exclude))
         batch.links = links
         return batch
 

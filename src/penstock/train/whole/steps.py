@@ -179,7 +179,7 @@ class LayerPasses:
         session, model = self.session, self.session.model
         with dropping(self.key, work.row_names) as stream, session.precision():
             stream.calls = self.calls[number]
-            rows = session.graph.unwrapped(x)
+            rows = session.of_model(x)
             if number == 0:
                 with self._constant(x):
                     rows = model.layer(0, work.block, model.prepare(rows))  # type: ignore[operator]
@@ -349,7 +349,7 @@ class StepPasses:
             assert level is not None
             for name, places in self._examples.places.items():
                 self._answers[number][name] = level.read(name, places).detach().requires_grad_()
-        outputs = [session.graph.unwrapped(self._answers[number]) for number in read]
+        outputs = [session.of_model(self._answers[number]) for number in read]
         with session.precision():
             return session.task.loss(model.join(outputs), self._examples.batch)
 

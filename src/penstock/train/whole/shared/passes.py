@@ -129,7 +129,7 @@ class LossPass:
             found = self._joined[kind].detach() if self._rows.only_own else self._gathered(kind, len(rows), received)
             self._read[kind] = found.requires_grad_()
         with session.precision():
-            self._loss = session.task.loss(session.graph.unwrapped(self._read), batch) * self._rows.share
+            self._loss = session.task.loss(session.of_model(self._read), batch) * self._rows.share
         return float(self._loss.detach())
 
     def backward(self, gradients: list[LevelGradients]) -> None:
@@ -178,7 +178,7 @@ class LossPass:
         if not outputs[-1]:
             return
         with session.precision():
-            joined: Any = model.join([session.graph.unwrapped(each) for each in outputs])  # type: ignore[operator]
+            joined: Any = model.join([session.of_model(each) for each in outputs])  # type: ignore[operator]
             self._joined = dict(joined) if isinstance(joined, dict) else {next(iter(outputs[-1])): joined}
 
     def _gathered(self, kind: str, count: int, received: dict[int, Places]) -> Tensor:
