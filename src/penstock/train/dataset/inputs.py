@@ -182,6 +182,13 @@ def roomy_rows(source: RowSource, ids: Array, most: int) -> torch.Tensor:
 CPU = torch.device("cpu")
 
 
+def why_no_table(graph: Graph, fields: Mapping[str, str]) -> str:
+    """Why batches do not read rows of one stored table alone; empty where they do. `fields` are those read, by type."""
+    if not graph.is_homogeneous:
+        return "the graph has several types"
+    return "" if fields else "vertex embeddings are learned"
+
+
 class Inputs:
     """The features of a batch's vertices by node type; `tables` holds the learnable ones.
 
@@ -195,9 +202,7 @@ class Inputs:
         _check_schedule(job)
         having = types_with(job.features, {name: nodes.fields for name, nodes in graph.nodes.items()})
         self.fields = {name: job.features for name in graph.nodes if name in having}
-        self.no_table = "" if graph.is_homogeneous else "the graph has several types"
-        if not self.fields:
-            self.no_table = self.no_table or "vertex embeddings are learned"
+        self.no_table = why_no_table(graph, self.fields)
         bare = {name: nodes.count for name, nodes in graph.nodes.items() if name not in having and learnable}
         _require_room(bare, job)
         self.tables: dict[str, Any] = {name: _table(name, count, job) for name, count in bare.items()}
@@ -216,7 +221,7 @@ class Inputs:
         self.carrier: Carrier = HostCarrier(self.sources, self.scale)
 
     no_table: str
-    """Why batches do not read rows of one stored table alone; empty where they do."""
+    """Why batches do not read one stored table alone (`why_no_table`)."""
     edges: EdgeRows = NO_EDGE_ROWS
     """How the edge fields of batches are read."""
     exact_edges: EdgeRows = NO_EDGE_ROWS
