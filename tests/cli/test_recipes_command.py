@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from in_process import answer, command, refusal
-from penstock.cli.recipes_page import recipes_page
+from penstock.cli.doc_pages import recipes_page
 from penstock.train.job import make_job, read_job
 from penstock.train.recipes import job_text, recipe_for, shipped_recipes
 
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 
 def test_the_page_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == recipes_page(), (
-        "run `python -m penstock.cli.recipes_page > docs/recipes.md`"
+        "run `python -m penstock.cli.doc_pages recipes > docs/recipes.md`"
     )
 
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import yaml
 
-from penstock.cli.job_page import job_page
+from penstock.cli.doc_pages import job_page
 from penstock.train.job import PARTS, JobFields, make_job
 
 PAGE = Path(__file__).parents[2] / "docs" / "job.md"
 
 
 def test_the_page_is_up_to_date():
-    assert PAGE.read_text(encoding="utf-8") == job_page(), "run `python -m penstock.cli.job_page > docs/job.md`"
+    assert PAGE.read_text(encoding="utf-8") == job_page(), "run `python -m penstock.cli.doc_pages job > docs/job.md`"
 
 
 def test_every_field_is_on_the_page_once():

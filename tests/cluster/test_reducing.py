@@ -29,7 +29,12 @@ def session_of(seed=0, compute_type="float32", device=CPU):
     learned["model"][0].bias.grad = None
     job = SimpleNamespace(clip=0.0, compute_type=compute_type)
     optimiser = torch.optim.SGD(learned.parameters(), lr=0.5)
-    return SimpleNamespace(learned=learned, job=job, optimiser=optimiser, inputs=SimpleNamespace(device=device))
+    return SimpleNamespace(
+        learned=learned,
+        job=job,
+        optimiser=optimiser,
+        inputs=SimpleNamespace(device=device, on_gpu=device.type == "cuda"),
+    )
 
 
 @pytest.fixture
@@ -128,7 +133,7 @@ def test_a_step_that_overflows_is_left_out(two, monkeypatch):
     """In half precision on GPUs, whichever worker's gradients it was."""
 
     class Summed:
-        device = CPU
+        device, sums_on_device = CPU, False
 
         def __init__(self, *_):
             pass
@@ -140,7 +145,7 @@ def test_a_step_that_overflows_is_left_out(two, monkeypatch):
     for kind, moves in (("float16", False), ("float32", True)):
         session = session_of(compute_type=kind)
         before = [p.detach().clone() for p in session.learned.parameters()]
-        session.inputs.device = torch.device("cuda")
+        session.inputs.device, session.inputs.on_gpu = torch.device("cuda"), True
         reduction = worker_group.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
         assert reduction.step(session, 0.5, False) == (0.5, False)
         moved = [not torch.equal(p, old) for p, old in zip(session.learned.parameters(), before, strict=True)]

@@ -103,7 +103,7 @@ def test_bad_requests_get_a_sentence():
     part = Graph({"node": NodeSet(graph.num_nodes, total=9999)}, {("node", "to", "node"): edges}, "part0")
     with refused("whole-graph-needed part0"):
         Labor(part, [2])
-    with refused("unsupported-combination 1 0"):
+    with refused("missing-data bare"):
         Labor(Graph({"node": NodeSet(3)}, {}, "bare"), [2])
     with refused("shape-mismatch 3"):
         Labor(graph, [2], np.arange(3))

@@ -16,7 +16,7 @@ from penstock.graph.convert import load
 from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.job_options import TripleOptions
-from penstock.train.tasks.triple_losses import TRIPLE_LOSSES
+from penstock.train.tasks.triples import TRIPLE_LOSSES
 from penstock.train.use import evaluate_run, predict_run
 from refusals import refused
 from training_graphs import facts_of, lines_of, trained

@@ -14,6 +14,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.nn.user_module import code_at_fault
+from penstock.sampling.block import unwrapping
 from penstock.train.compute_device import chosen_device
 from penstock.train.dataset.inputs import Inputs, with_edge_fields
 from penstock.train.dataset.prepared_graph import prepared
@@ -90,11 +91,8 @@ def _at_once(graph: Graph, module: Any, inputs: Inputs) -> dict[str, torch.Tenso
     }
     carried = _carried(graph, module, inputs)
     with torch.no_grad(), evaluating(module), code_at_fault(f"Module {type(module).__name__}"):
-        if not graph.is_homogeneous:
-            found: dict[str, torch.Tensor] = module(x, edges, **carried)
-            return found
-        ((name, rows),) = x.items()
-        return {name: module(rows, next(iter(edges.values())), **carried)}
+        found = module(unwrapping(graph)(x), unwrapping(graph)(edges), **carried)
+        return {next(iter(x)): found} if graph.is_homogeneous else found
 
 
 def _carried(graph: Graph, module: Any, inputs: Inputs) -> dict[str, Any]:
@@ -108,15 +106,15 @@ def _carried(graph: Graph, module: Any, inputs: Inputs) -> dict[str, Any]:
             found.setdefault("edge_attr", {})[kind] = torch.cat(columns, dim=1)
         if fields.weight is not None:
             found.setdefault("edge_weight", {})[kind] = read[-1].reshape(-1)
-    return _named(found, module, not graph.is_homogeneous)
+    return _named(found, module, graph)
 
 
-def _named(found: dict[str, dict[EdgeType, torch.Tensor]], module: Any, typed: bool) -> dict[str, Any]:
+def _named(found: dict[str, dict[EdgeType, torch.Tensor]], module: Any, graph: Graph) -> dict[str, Any]:
     """Edge features and weights by the arguments of the module's forward: by relation where there are several types."""
-    if not typed:
-        return {name: next(iter(rows.values())) for name, rows in found.items()}
+    given = {name: unwrapping(graph)(rows) for name, rows in found.items()}
     taken = inspect.signature(module.forward).parameters
-    return {f"{name}_dict" if f"{name}_dict" in taken else name: rows for name, rows in found.items()}
+    by_relation = {name for name, rows in given.items() if isinstance(rows, dict) and f"{name}_dict" in taken}
+    return {f"{name}_dict" if name in by_relation else name: rows for name, rows in given.items()}
 
 
 def _sampled(graph: Graph, model: Any, name: str, options: dict[str, Any], device: str) -> torch.Tensor:
@@ -125,16 +123,15 @@ def _sampled(graph: Graph, model: Any, name: str, options: dict[str, Any], devic
             "Models of ps.nn weigh messages in exact inference: leave out fanouts.", code="unsupported-combination"
         )
     batches = loader(graph, None, target=name, device=device, **options)
-    model, typed, found = model.to(batches.device), not graph.is_homogeneous, []
+    model, of_model, found = model.to(batches.device), unwrapping(graph), []
     wanted = {"edge_attr": options["edge_features"], "edge_weight": options["edge_weight"]}
     with torch.no_grad(), evaluating(model), code_at_fault(f"Module {type(model).__name__}"):
         for batch in batches:
-            x: Any = batch.x_dict if typed else batch.x
+            x = of_model(batch.x_dict)
             if getattr(model, "layerwise", False):
                 out = model(batch.blocks, x)
             else:
                 rows = {each: getattr(batch, f"{each}_dict") for each, asked in wanted.items() if asked}
-                edges: Any = batch.edge_index_dict if typed else batch.edge_index
-                out = model(x, edges, **_named(rows, model, typed))
-            found.append((out[name] if typed else out)[: len(batch)].cpu())
+                out = model(x, of_model(batch.edge_index_dict), **_named(rows, model, graph))
+            found.append((out[name] if isinstance(out, dict) else out)[: len(batch)].cpu())
     return torch.cat(found)

@@ -457,7 +457,7 @@ def _print_execution(known: "KnownMachine", found: "PlannedExecution") -> None:
     table, plan = Table(*columns, box=None), found.plan
     for place, each in enumerate(plan.alternatives[:_SHOWN]):
         choice, predicted = each.choice, each.predicted
-        drawn = f"{choice.sample_threads} threads" if choice.sampled_by == "cpu" and choice.groups == 1 else ""
+        drawn = f"{choice.sample_threads} threads" if not choice.drawn_on_gpu and choice.groups == 1 else ""
         cached = f", {choice.cache_rows:,} cached" if choice.cache_rows else ""
         table.add_row(
             choice.device,

@@ -229,9 +229,10 @@ def _opened(name: str, unchecked: bool) -> "Graph":
     from penstock.graph.integrity import check_graph
 
     graph = load(name, unchecked=unchecked)
-    if not graph.is_homogeneous or not {"x", "y"} <= set(next(iter(graph.nodes.values())).fields):
+    graph.require_one_relation("This benchmark", "give another graph")
+    if not {"x", "y"} <= set(next(iter(graph.nodes.values())).fields):
         raise PenstockError(
-            f"{name} cannot be used for this benchmark: use a graph with one node type, features x and labels y.",
+            f"{name} cannot be used for this benchmark: use a graph with features x and labels y.",
             code="unsupported-combination",
         )
     check_graph(graph)

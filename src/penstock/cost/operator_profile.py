@@ -94,12 +94,13 @@ def machine_profile(
 ) -> Profile:
     """This machine's profile, from the cache unless it has changed, `refit` is asked for or a graph refines it."""
     machine = this_machine()
-    if graph is not None and (not graph.is_homogeneous or not graph.num_edges):
-        raise PenstockError(
-            "Operators are refined by a graph with edges, of one node type and one edge type, and this one is not: give"
-            " another graph, or leave out --graph.",
-            code="unsupported-combination",
-        )
+    if graph is not None:
+        graph.require_one_relation("Refining operators", "give another graph, or leave out --graph")
+        if not graph.num_edges:
+            raise PenstockError(
+                f"Graph {graph.name!r} has no edges to refine operators by: give another graph, or leave out --graph.",
+                code="missing-data",
+            )
     known = None if refit or graph is not None else cached_profile(machine)
     lacking = [] if known is None else lacking_operators(known)
     found = known

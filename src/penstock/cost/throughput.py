@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of, unit_draws
@@ -152,10 +151,8 @@ class SamplingRow(TypedDict):
 
 def seed_batches(graph: Graph, size: int, count: int) -> list[Array]:
     """Vertices in a fixed random order, cut into batches: training vertices where the graph has some."""
-    if not graph.is_homogeneous or not graph.edges:
-        raise PenstockError(
-            "Measuring needs a graph with one node type and one edge type.", code="unsupported-combination"
-        )
+    graph.require_one_relation("Measuring batches", "measure with another graph")
+    graph.require_edges()
     (nodes,) = graph.nodes.values()
     seeds = np.asarray(nodes.splits["train"] if len(nodes.splits.get("train", ())) else np.arange(nodes.count))
     seeds = seeds[np.argsort(unit_draws(key_of(0, "bench"), len(seeds)))]

@@ -21,6 +21,7 @@ from penstock.graph.files import new_folder, replace_whole, write_whole
 from penstock.graph.graph import Graph
 from penstock.nn.zoo.model import EmbeddingModel, GraphModel, LayerEnd, layer_widths
 from penstock.nn.zoo.typed import TypedModel
+from penstock.sampling.block import unwrapping
 from penstock.train.session import Session
 from penstock.version import __version__
 
@@ -87,7 +88,7 @@ def write_onnx(model: Any, session: Session, folder: Path) -> Path:
     except ImportError:
         raise PenstockError("ONNX is not installed: `pip install penstock[onnx]`.", code="not-installed") from None
     given, free = _example(session)
-    names = ["out"] if session.graph.is_homogeneous else None
+    names = None if isinstance(given["x"], dict) else ["out"]
     with _explained("ONNX"), warnings.catch_warnings(), _without_remarks():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -146,10 +147,8 @@ def _example(session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
         if wanted:
             given[argument] = {kind: torch.rand(_EDGES + place, *shape) for place, kind in enumerate(graph.edges)}
             free[argument] = {kind: {0: size} for kind, size in edges.items()}
-    if graph.is_homogeneous:
-        given = {name: next(iter(each.values()), None) for name, each in given.items()}
-        free = {name: next(iter(each.values()), None) for name, each in free.items()}
-    return given, free
+    of_model = unwrapping(graph)
+    return {name: of_model(each) for name, each in given.items()}, {name: of_model(each) for name, each in free.items()}
 
 
 def _indices(graph: Graph, counts: dict[str, int]) -> dict[Any, torch.Tensor]:
@@ -275,11 +274,9 @@ def model_spec(session: Session) -> Spec:
 
 
 def _names(model: Any, session: Session) -> list[str]:
-    """The model's names of the types that have embeddings; a graph with one relation has one type, or none."""
-    tables = list(session.inputs.tables)
-    if not session.graph.is_homogeneous:
-        return tables
-    return [model.node_types[0] if hasattr(model, "node_types") else ""] * len(tables)
+    """The model's names of the types that have embeddings; a model of one type has its own name for it, or none."""
+    tables, names = list(session.inputs.tables), list(getattr(model, "node_types", [""]))
+    return tables if len(names) > 1 else names * len(tables)
 
 
 def _plain(model: GraphModel, session: Session) -> dict[str, Any]:

@@ -121,6 +121,20 @@ class GraphData:
         """Whether there is one node type and at most one edge type."""
         return len(self.nodes) == 1 and len(self.edges) <= 1
 
+    def require_one_relation(self, what: str, remedy: str) -> None:
+        """Refuse this graph for `what`, which knows no types, unless it is homogeneous."""
+        if not self.is_homogeneous:
+            raise PenstockError(
+                f"{what} is for graphs with one node type and one edge type, and graph {self.name!r} has"
+                f" {len(self.nodes)} and {len(self.edges)}: {remedy}.",
+                code="unsupported-combination",
+            )
+
+    def require_edges(self) -> None:
+        """Refuse this graph where it has no relation at all."""
+        if not self.edges:
+            raise PenstockError(f"Graph {self.name!r} has no edges to sample.", code="missing-data")
+
     @property
     def is_part(self) -> bool:
         """Whether this is a slice of a larger graph."""

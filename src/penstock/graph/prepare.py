@@ -57,12 +57,7 @@ def prepare(
 
 def component_mask(graph: Graph) -> Array:
     """Whether each vertex of a graph with one type is in its largest connected component."""
-    if not graph.is_homogeneous:
-        raise PenstockError(
-            "The largest component is found in graphs with one node type and one edge type: leave out"
-            " largest_component.",
-            code="unsupported-combination",
-        )
+    graph.require_one_relation("The largest component", "leave out largest_component")
     # SciPy takes a while to import, and few commands need it.
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components

@@ -6,7 +6,7 @@ edges have weights). Without `weights` every drawn edge of a row counts the same
 list's mean. `totals` is the number (or weight) of each row's whole list: sum = mean * totals, mean = sum / totals.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,12 +15,31 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
+from penstock.graph.data import GraphData
 from penstock.graph.hashing import key_of
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 
 if TYPE_CHECKING:
     from penstock.sampling.explanation import SamplingExplanation
+
+
+# How models and samplers take what there is for each node type or relation.
+
+
+def unwrapping(graph: GraphData) -> Callable[[Mapping[Any, Any]], Any]:
+    """A function that gives values by node type or relation as models and samplers of a graph take them: the only
+    value itself, or None where there is none, if the graph is homogeneous; else all by type.
+    """
+    return _only_value if graph.is_homogeneous else _all_values
+
+
+def _only_value(values: Mapping[Any, Any]) -> Any:
+    return next(iter(values.values()), None)
+
+
+def _all_values(values: Mapping[Any, Any]) -> Any:
+    return values
 
 
 # The key of a batch in the hash, so that its draws are the same on any thread, process, part or machine.

@@ -1,7 +1,7 @@
 """What a sampler's entry declares: how it is built and what it supports; and the job's fields for samplers."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, Self
 
@@ -65,10 +65,6 @@ class Locality(Protocol):
 
 class GraphSource(Protocol):
     """A graph that a sampler is built over: in this process, or partitioned with owners in other processes."""
-
-    @property
-    def typed(self) -> bool:
-        """Whether the graph has several node or edge types."""
 
     def lists(self, options: "DrawOptions", *, shared: bool = False) -> ReadableLists:
         """Lists to draw from by the options' `weight` or `edge_weight`, `time` and `replace`.
@@ -201,13 +197,18 @@ def check_supported(entry: SamplerEntry, wanted: Mapping[str, str]) -> None:
 
 def plain_fanouts(options: "DrawOptions") -> list[int]:
     """The fan-outs of a graph with one relation, which are one number for each hop."""
-    fanouts = [fanout for fanout in options.fanouts if isinstance(fanout, int)]
-    if len(fanouts) < len(options.fanouts):
+    return fanouts_of_one(options.fanouts)
+
+
+def fanouts_of_one(fanouts: Sequence[object]) -> list[int]:
+    """The numbers of fan-outs that name no relation; an error where some do."""
+    plain = [fanout for fanout in fanouts if isinstance(fanout, int)]
+    if len(plain) < len(fanouts):
         raise PenstockError(
             "fanouts by relation are for graphs with several relations: give one number for each hop.",
             code="unsupported-combination",
         )
-    return fanouts
+    return plain
 
 
 # The sampler's part of a job.

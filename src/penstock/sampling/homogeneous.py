@@ -117,12 +117,8 @@ class WholeGraph(Homogeneous):
 
 def whole_graph(graph: Graph, sampler: str, original: Array | None = None) -> WholeGraph:
     """A graph as `sampler` sees it; `original` are the names of its vertices where it was renumbered."""
-    if not graph.is_homogeneous or not graph.edges:
-        raise PenstockError(
-            f"Sampler {sampler} supports graphs with one node type and one edge type; {graph.name!r} has"
-            f" {len(graph.nodes)} and {len(graph.edges)}: use the neighbour sampler, or merge the types.",
-            code="unsupported-combination",
-        )
+    graph.require_one_relation(f"Sampler {sampler}", "use the neighbour sampler, or merge the types")
+    graph.require_edges()
     if graph.is_part:
         raise PenstockError(
             f"Sampler {sampler} needs the whole graph, and {graph.name!r} is a part: open the whole graph.",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
@@ -49,11 +48,7 @@ class Labor:
     @classmethod
     def over(cls, readable: Readable, fanouts: Sequence[int], edges: bool = False) -> Self:
         """A sampler over lists, wherever they are; they must draw as `SharedLists` does."""
-        if len(readable.counts) != 1 or len(readable.relations) != 1:
-            raise PenstockError(
-                "Sampler labor supports graphs with one node type and one edge type: use neighbour.",
-                code="unsupported-combination",
-            )
+        readable.require_one_relation("Sampler labor", "use neighbour")
         sampler = cls.__new__(cls)
         sampler._set_up(readable, fanouts, edges)
         return sampler

@@ -362,6 +362,20 @@ class Readable:
     relations: Mapping[EdgeType, ListSource]
     names: Mapping[str, Array] | None = None
 
+    @property
+    def has_several(self) -> bool:
+        """Whether there are several node types or relations."""
+        return len(self.counts) > 1 or len(self.relations) > 1
+
+    def require_one_relation(self, what: str, remedy: str) -> None:
+        """Refuse these lists for `what`, which knows no types, unless they are of one relation."""
+        if len(self.counts) != 1 or len(self.relations) != 1:
+            raise PenstockError(
+                f"{what} is for graphs with one node type and one edge type, and this one has {len(self.counts)} and"
+                f" {len(self.relations)}: {remedy}.",
+                code="unsupported-combination",
+            )
+
 
 def numbered(drawn: DrawnNeighbours, sources: Rows) -> Block:
     """The block of one hop of one relation: what was drawn, numbered among the sources."""

@@ -23,8 +23,7 @@ class LocalSource:
 
     def __init__(self, graph: Graph, train: Array, seed: int = 0, unchecked: bool = False) -> None:
         """`unchecked`: open a partition folder that the sampler names without validating its arrays."""
-        if not graph.edges:
-            raise PenstockError(f"Graph {graph.name!r} has no edges to sample.", code="missing-data")
+        graph.require_edges()
         if graph.is_part:
             raise PenstockError(
                 f"Graph {graph.name!r} is a part of a cut graph: sample the whole graph.",
@@ -33,24 +32,13 @@ class LocalSource:
         check_graph(graph)
         self._graph, self._train, self._seed, self._unchecked = graph, train, seed, unchecked
 
-    @property
-    def typed(self) -> bool:
-        """Whether the graph has several node or edge types."""
-        return not self._graph.is_homogeneous
-
     def lists(self, options: DrawOptions, *, shared: bool = False) -> ReadableLists:
         """The lists of the relations, each made when it is first used: a relation that no hop follows costs nothing."""
-        graph = self._graph
-        clocks = {} if options.time is None else clocks_of(graph, options.time)
-
-        def lists_of(kind: EdgeType) -> ListSource:
-            if shared:
-                return SharedLists(whole_graph(graph, options.sampler))
-            how = None, options.replace, options.list_weight, clocks.get(kind), options.weight is None
-            return RelationLists(graph.edges[kind], edge_key(kind), *how)
-
-        counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-        return ReadableLists(Readable(counts, _Relations(list(graph.edges), lists_of)), clocks)
+        found = graph_lists(self._graph, options.replace, options.list_weight, options.time, options.weight is None)
+        if not shared:
+            return found
+        whole, counts = whole_graph(self._graph, options.sampler), found.readable.counts
+        return ReadableLists(Readable(counts, dict.fromkeys(self._graph.edges, SharedLists(whole))), found.clocks)
 
     def whole_lists(self, sampler: str) -> Homogeneous:
         """The graph itself: nothing is copied."""
@@ -85,6 +73,19 @@ class LocalSource:
                 code="unsupported-combination",
             )
         return self
+
+
+def graph_lists(
+    graph: Graph, replace: bool = False, weight: str | None = None, time: str | None = None, uniform: bool = False
+) -> ReadableLists:
+    """The lists of a graph's relations, each made when it is first used; arguments are as for `NeighbourSampler`."""
+    clocks = {} if time is None else clocks_of(graph, time)
+
+    def lists_of(kind: EdgeType) -> ListSource:
+        return RelationLists(graph.edges[kind], edge_key(kind), None, replace, weight, clocks.get(kind), uniform)
+
+    counts = {name: nodes.count for name, nodes in graph.nodes.items()}
+    return ReadableLists(Readable(counts, _Relations(list(graph.edges), lists_of)), clocks)
 
 
 class _Relations(Mapping[EdgeType, ListSource]):

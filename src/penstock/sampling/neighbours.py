@@ -89,11 +89,7 @@ class NeighbourSampler:
         With a `clock`, which gives the type of times, seeds have times that the lists obey; `ages` need its times. With
         `disjoint`, or with a clock, every seed has a tree of its own, and may repeat.
         """
-        if len(readable.counts) != 1 or len(readable.relations) != 1:
-            raise PenstockError(
-                "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler.",
-                code="unsupported-combination",
-            )
+        readable.require_one_relation("NeighbourSampler", "use TypedNeighbourSampler")
         check_fanouts(fanouts)
         sampler = cls.__new__(cls)
         sampler._set_up(readable, fanouts, totals, edges, clock, relabel, ages, disjoint)
@@ -213,13 +209,8 @@ def check_fanouts(fanouts: Sequence[int]) -> None:
 
 
 def _check_graph(graph: Graph) -> None:
-    if not graph.is_homogeneous:
-        raise PenstockError(
-            "NeighbourSampler samples graphs with one node type and one edge type: use TypedNeighbourSampler.",
-            code="unsupported-combination",
-        )
-    if not graph.edges:
-        raise PenstockError(f"Graph {graph.name!r} has no edges to sample.", code="missing-data")
+    graph.require_one_relation("NeighbourSampler", "use TypedNeighbourSampler")
+    graph.require_edges()
     if graph.is_part:
         raise PenstockError(
             f"Graph {graph.name!r} is a part of a cut graph: sample the whole graph.", code="whole-graph-needed"

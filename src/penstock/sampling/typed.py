@@ -13,7 +13,15 @@ from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.draws import SCANNED
-from penstock.sampling.entry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
+from penstock.sampling.entry import (
+    DrawOptions,
+    GraphSource,
+    ReadableLists,
+    SamplerEntry,
+    SamplerSettings,
+    fanouts_of_one,
+    plain_fanouts,
+)
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.lists import (
     NO_LIMITS,
@@ -292,19 +300,36 @@ def _followed(edge_types: Iterable[EdgeType], hops: list[dict[EdgeType, int]]) -
     return [kind for kind in edge_types if any(kind in hop for hop in hops)]
 
 
+def neighbour_sampler(
+    lists: ReadableLists,
+    fanouts: Sequence[Fanout],
+    *,
+    totals: bool = False,
+    relabel: str = "auto",
+    edges: bool = False,
+    ages: bool = False,
+    disjoint: bool = False,
+) -> NeighbourSampler | TypedNeighbourSampler:
+    """A neighbour sampler over lists, wherever they are: for one relation or several, as they have."""
+    readable = lists.readable
+    if readable.has_several:
+        return TypedNeighbourSampler.over(readable, fanouts, totals, relabel, edges, lists.clocks, disjoint)
+    plain = fanouts_of_one(fanouts)
+    return NeighbourSampler.over(readable, plain, totals, relabel, lists.clock, edges, ages, disjoint)
+
+
 def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler | TypedNeighbourSampler:
-    options = settings.options
-    if not source.typed:
-        fanouts, lists = plain_fanouts(options), source.lists(options)
-        carried = settings.edges, settings.ages
-        how = settings.totals, "auto", lists.clock, *carried, settings.disjoint
-        return NeighbourSampler.over(lists.readable, fanouts, *how)
-    by_relation: list[int | Mapping[Relation, int]] = [
-        dict(fanout.items()) if isinstance(fanout, dict) else fanout for fanout in options.fanouts
+    fanouts: list[Fanout] = [
+        dict(fanout.items()) if isinstance(fanout, dict) else fanout for fanout in settings.options.fanouts
     ]
-    lists = source.lists(options)
-    kept = settings.totals, "auto", settings.edges, lists.clocks, settings.disjoint
-    return TypedNeighbourSampler.over(lists.readable, by_relation, *kept)
+    return neighbour_sampler(
+        source.lists(settings.options),
+        fanouts,
+        totals=settings.totals,
+        edges=settings.edges,
+        ages=settings.ages,
+        disjoint=settings.disjoint,
+    )
 
 
 def weighing(options: DrawOptions) -> tuple[bool, bool]:

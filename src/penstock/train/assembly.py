@@ -11,6 +11,7 @@ from penstock.nn import ModelOptions, adapt, build_model
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.user_module import build_user_module
 from penstock.pipeline.schedule import Schedule
+from penstock.sampling.block import unwrapping
 from penstock.train.batch_source import layers_of
 from penstock.train.callbacks.calls import Callbacks
 from penstock.train.compute_device import STEPS, device_memory
@@ -146,7 +147,7 @@ def assembled(
         job = job.model_copy(update={"max_classes": task.learned.classes})
     inputs.carry_edges(job, graph, task.messages, is_own_module(job, module))
     model = _make_model(job, graph, inputs, task, module)
-    inputs.read_by(first_layer_reader(job, graph, model, inputs))
+    inputs.read_by(first_layer_reader(job, model, inputs))
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
     learned = torch.nn.ModuleDict({name: _moved(part, inputs.device) for name, part in parts.items()})
     optimiser = make_optimiser(learned.parameters(), job, inputs.device)
@@ -161,8 +162,7 @@ def _moved(module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
 
 def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:
     if module is None and job.module is not None:
-        widths = next(iter(inputs.widths.values())) if graph.is_homogeneous else dict(inputs.widths)
-        module = build_user_module(job.module, widths, task.out)
+        module = build_user_module(job.module, unwrapping(graph)(dict(inputs.widths)), task.out)
     if module is not None:
         if not module.training:
             # The caller evaluated it last. A module in training mode with parts that are not has those frozen on
@@ -176,23 +176,23 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
                 )
             check_model(cast(Any, module).options, job, inputs.edges)
             return module
-        check_module(module, job, not graph.is_homogeneous)
+        typed = not graph.is_homogeneous
+        check_module(module, job, typed)
         if job.weight is not None:
             raise PenstockError(
                 "A module of your own takes no edge weights: leave out `weight`, or use a zoo model.",
                 code="unsupported-combination",
             )
         carried = {kind: fields.width for kind, fields in inputs.edges.fields.items() if fields.width}
-        return adapt(module, not graph.is_homogeneous, layers_of(job), list(graph.edges), carried)
+        return adapt(module, typed, layers_of(job), list(graph.edges), carried)
     chosen = {name: getattr(job, name) for name in ModelOptions.model_fields}
     # The job has checked them.
     options = ModelOptions.model_construct(**{**chosen, "layers": layers_of(job)})
     check_model(options, job, inputs.edges)
     if inputs.edges:
         options.edge_width = next(iter(inputs.edges.fields.values())).width
-    if graph.is_homogeneous:
-        return build_model(options, next(iter(inputs.widths.values())), task.out)
-    return build_model(options, inputs.widths, task.out, list(graph.edges), getattr(task, "node_type", None))
+    widths = unwrapping(graph)(inputs.widths)
+    return build_model(options, widths, task.out, list(graph.edges), getattr(task, "node_type", None))
 
 
 def try_out(session: Session, with_loss: bool) -> None:

@@ -29,7 +29,7 @@ def decide_groups(session: Session, model: CostModel | None = None) -> None:
     if job.groups:
         return
     model = measured_model() if model is None else model
-    if model is None or session.inputs.device.type != "cpu" or unknown_of(session):
+    if model is None or not session.inputs.on_host or unknown_of(session):
         session.decided_by["groups"] = RULE
         return
     size = predicted_groups(model, session)

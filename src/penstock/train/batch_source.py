@@ -16,6 +16,7 @@ from penstock.graph.integrity import require_times
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.sampling.block import unwrapping
 from penstock.sampling.entry import ExplainedSamplingOptions, SamplerSettings, check_supported
 from penstock.sampling.links import EdgeBatch, Exclude
 from penstock.sampling.local_source import LocalSource
@@ -162,19 +163,16 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
     entry, settings = SAMPLERS[job.sampler], settings_of(job)
     check_sampler_supports(job, graph, excluding)
     sampler = entry.build(LocalSource(graph, train, job.seed, job.unchecked), settings)
-    clock, typed, leaves_out = clock_for(job, graph), not graph.is_homogeneous, job.excludes_examples
+    clock, leaves_out, unwrapped = clock_for(job, graph), job.excludes_examples, unwrapping(graph)
 
     def sample(seeds: dict[str, Array], planned: Planned, **more: Any) -> Batch:
         if not leaves_out:
             more.pop("exclude", None)
         if clock is not None and "times" not in more:
             more["times"] = {name: clock.of(name)[these] for name, these in seeds.items()}
-        given: Any = seeds
-        if not typed:
-            (given,) = seeds.values()
-            if "times" in more:
-                (more["times"],) = more["times"].values()
-        batch: Batch = sampler.sample(given, planned.key, **more)
+        if "times" in more:
+            more["times"] = unwrapped(more["times"])
+        batch: Batch = sampler.sample(unwrapped(seeds), planned.key, **more)
         return batch
 
     if entry.items_per_batch is None:

@@ -36,10 +36,10 @@ def make_session(
     if taught is None:
         decide_groups(session)
         decide_gather_threads(session)
-        if device.type == "cuda":
+        if session.inputs.on_gpu:
             decide_sample_threads(session)
             session.inputs.put_tables_on_device(device_memory_of(device)[0])
-    if device.type == "cuda" and needs_placement(job.sampler):
+    if session.inputs.on_gpu and needs_placement(job.sampler):
         # Triton is imported where there is a device for it.
         from penstock.train.device.placement import place
 

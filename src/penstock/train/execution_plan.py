@@ -75,7 +75,7 @@ def space_of(
     ways = {
         way.name: PlannedWay(way.planned, way.on_host, way.on_both)
         for way in WAYS.values()
-        if way.planned is not None and not reasons_against(way, job, session.graph, session.model, inputs)
+        if way.planned is not None and not reasons_against(way, job, session.model, inputs)
     }
     devices, room, places = devices_of(job.device, model), None, list[tuple[Features, int]]()
     on_device = False
@@ -215,12 +215,12 @@ def fields_of(choice: ExecutionChoice) -> dict[str, Any]:
         "groups": choice.groups,
         "sample_threads": choice.sample_threads,
     }
-    if choice.device == "cpu":
+    if not choice.on_gpu:
         return found
     placement: dict[str, Any] = {"features": choice.features}
     if choice.features == "pinned":
         placement["cache_rows"] = choice.cache_rows
-    return {**found, "sample_on": "device" if choice.sampled_by == "cuda" else "host", "placement": placement}
+    return {**found, "sample_on": "device" if choice.drawn_on_gpu else "host", "placement": placement}
 
 
 def plan_document(job: Job, found: PlannedExecution, machine: str) -> Plan:
@@ -229,7 +229,7 @@ def plan_document(job: Job, found: PlannedExecution, machine: str) -> Plan:
     What it decides are fields of its job, so that nothing is left to decide when it is carried out.
     """
     chosen = found.plan.chosen
-    choice, predicted, gpu = chosen.choice, chosen.predicted, chosen.choice.device == "cuda"
+    choice, predicted, gpu = chosen.choice, chosen.predicted, chosen.choice.on_gpu
     fields = fields_of(choice)
     if isinstance(job.placement, dict):
         fields["placement"] = {**job.placement, **fields.get("placement", {})}
@@ -280,10 +280,10 @@ def _compared(each: Alternative, batches: int) -> Compared:
 
 def words_of(choice: ExecutionChoice) -> str:
     """The execution of batches in a few words."""
-    if choice.device == "cpu":
+    if not choice.on_gpu:
         groups = "" if choice.groups == 1 else f", groups of {choice.groups}"
         return f"CPU, {choice.first_layer}{groups}"
-    drawn = "GPU" if choice.sampled_by == "cuda" else "CPU"
+    drawn = "GPU" if choice.drawn_on_gpu else "CPU"
     return f"GPU, drawn by {drawn}, features {choice.features}"
 
 

@@ -219,7 +219,7 @@ def _others(session: Session) -> list[FirstLayerWay]:
     """The ways that can replace `auto`: on the host those that give the same bits, beside a GPU those in which the host
     reads.
     """
-    placed, on_host = session.placed, session.inputs.device.type == "cpu"
+    placed, on_host = session.placed, session.inputs.on_host
     if placed is not None and placed.is_captured:
         # Triton is imported where there is a device for it.
         from penstock.train.device.placement import other_ways
@@ -236,7 +236,7 @@ def _others(session: Session) -> list[FirstLayerWay]:
 
 
 def _impossible(way: FirstLayerWay, session: Session) -> list[str]:
-    return reasons_against(way, session.job, session.graph, session.model, session.inputs)
+    return reasons_against(way, session.job, session.model, session.inputs)
 
 
 def _first_layer_finalists(session: Session, model: CostModel) -> list[Finalist]:
@@ -289,7 +289,7 @@ def _take_first_layer(session: Session, value: Any) -> None:
         from penstock.train.device.placement import job_with
 
         session.job = job_with(session.job, placed, value)
-    session.inputs.read_by(first_layer_reader(session.job, session.graph, session.model, session.inputs))
+    session.inputs.read_by(first_layer_reader(session.job, session.model, session.inputs))
     if placed is not None:
         (fill_by_job if placed.is_captured else bring_batches)(session, placed)
 
@@ -312,7 +312,7 @@ def _groups_are_open(session: Session) -> bool:
     if session.placed is not None:
         return session.job.groups == 1 and is_drawn_by_host(session)
     # A job that leaves it open has been decided already, by a profile or by the rule.
-    return "groups" in session.decided_by and session.inputs.device.type == "cpu"
+    return "groups" in session.decided_by and session.inputs.on_host
 
 
 def group_bytes(session: Session) -> int:
@@ -364,7 +364,7 @@ _ONE_ORDER: tuple[Order, ...] = ("aggregate", "transform")
 def _order_is_open(session: Session) -> bool:
     job = session.job
     # Other ways of reading the first layer's inputs fix its order.
-    free = job.first_layer in ("auto", "device", "gather") and session.inputs.device.type == "cpu"
+    free = job.first_layer in ("auto", "device", "gather") and session.inputs.on_host
     return job.order == "auto" and free and bool(LAYERS[job.model].linear(job))
 
 

@@ -107,10 +107,8 @@ def unknown_of(session: Session, drawn: bool = True) -> list[str]:
     are sampled does not matter.
     """
     job, reasons = session.job, list[str]()
-    if not session.graph.is_homogeneous:
-        reasons.append("the graph has several types")
-    elif not session.inputs.fields:
-        reasons.append("vertex embeddings are learned")
+    if session.inputs.no_table:
+        reasons.append(session.inputs.no_table)
     if not getattr(session.model, "layerwise", False):
         reasons.append("the model is a module of the user's own")
     elif LAYERS[job.model].calls is None:

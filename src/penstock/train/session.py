@@ -3,7 +3,7 @@
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -26,6 +26,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder, StageTime
 from penstock.progress import SILENT, Progress
+from penstock.sampling.block import unwrapping
 from penstock.traced import is_gpu, is_traced
 from penstock.train.batch_source import clock_for, layers_of
 from penstock.train.callbacks.calls import Callbacks
@@ -225,12 +226,9 @@ class Session:
         return skip
 
     @cached_property
-    def _of_one_type(self) -> bool:
-        return self.graph.is_homogeneous
-
-    def of_model(self, rows: dict[str, Any]) -> Any:
-        """Rows by node type as the model takes them: of a graph with one type and one relation the rows themselves."""
-        return next(iter(rows.values())) if self._of_one_type else rows
+    def of_model(self) -> Callable[[Mapping[str, Any]], Any]:
+        """Gives rows by node type as the model takes them."""
+        return unwrapping(self.graph)
 
     def encode(self, batch: Batch, x: dict[str, torch.Tensor]) -> Any:
         """The model's outputs for a batch's seeds."""
@@ -361,7 +359,7 @@ def run_facts(session: Session) -> dict[str, Any]:
         "parameters": session.parameters,
         "machine": {
             "cpu": processor_name(),
-            "gpu": torch.cuda.get_device_name(session.inputs.device) if session.inputs.device.type == "cuda" else None,
+            "gpu": torch.cuda.get_device_name(session.inputs.device) if session.inputs.on_gpu else None,
             "cores": default_threads(),
             "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
             "python": platform.python_version(),

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member
-from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
+from penstock.cluster.worker.cut_graph import CutGraph, Parts, open_cut_graph
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array
 from penstock.graph.data import NodeSet
@@ -20,7 +20,7 @@ from penstock.graph.schema import EdgeType
 from penstock.partition import open_partition
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
-from penstock.sampling.block import BatchKey
+from penstock.sampling.block import BatchKey, unwrapping
 from penstock.sampling.cluster import clusters_from, clusters_of
 from penstock.sampling.entry import DrawOptions, ReadableLists
 from penstock.sampling.explained import ExplainedLists, ReachedParts
@@ -174,10 +174,6 @@ class PartedSource:
         self._parts, self._job, self._train = parts, job, train
         self._absent: Mapping[EdgeType, HeldOutRule] = {}
         self._graph: PartedGraph | None = None
-
-    @property
-    def typed(self) -> bool:
-        return len(self._parts.partition.book.node_types) > 1 or len(self._parts.edge_types) > 1
 
     def lists(self, options: DrawOptions, *, shared: bool = False) -> ReadableLists:
         """Lists drawn by their owners; those of local parts are read directly."""
@@ -338,16 +334,16 @@ def _job_sampler(parts: Parts, job: Job, train: Array | None) -> Any:
     return HoldoutSampler(lambda absent: entry.build(source.without(absent), settings), parts.edge_types)
 
 
-def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, train: Array, new: Array) -> BatchSource:
-    """`train` are the training vertices, ascending, and `new` their numbers in the partitioned graph, which may be
-    `typed`.
-    """
-    sampler = _sampler_for(parts, job)
+def make_parted_batches(
+    parts: Parts, job: Job, node_type: str, graph: CutGraph, train: Array, new: Array
+) -> BatchSource:
+    """`train` are the training vertices, ascending, and `new` their numbers in the partitioned graph."""
+    sampler, of_sampler = _sampler_for(parts, job), unwrapping(graph)
 
     def sample(seeds: Mapping[str, Array], planned: Planned, **more: Any) -> Batch:
         (given,) = seeds.values()
         numbers = new[np.searchsorted(train, given)]
-        batch: Batch = sampler.sample({node_type: numbers} if typed else numbers, planned.key, **more)
+        batch: Batch = sampler.sample(of_sampler({node_type: numbers}), planned.key, **more)
         # Labels are found by the task's own numbers.
         batch.seeds = {node_type: given}
         return batch
@@ -356,20 +352,20 @@ def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, tra
 
 
 def make_timed_batches(
-    parts: Parts, job: Job, node_type: str, times: Array, typed: bool, train: Array, split: SeedSplit
+    parts: Parts, job: Job, node_type: str, times: Array, graph: CutGraph, train: Array, split: SeedSplit
 ) -> BatchSource:
     """Batches by time; `times` are those of all vertices of the type as seeds, and `split` takes this worker's seeds of
     a whole batch, because a seed's draws depend on its position in it.
     """
-    sampler, partition = _sampler_for(parts, job), parts.partition
-    new = partition.new_ids(train, node_type)
+    sampler, of_sampler = _sampler_for(parts, job), unwrapping(graph)
+    new = parts.partition.new_ids(train, node_type)
 
     def sample(seeds: Mapping[str, Array], planned: Planned) -> Batch:
         (whole,) = seeds.values()
         places = split.places(planned)
         given = whole[places]
-        asked: list[Any] = [new[np.searchsorted(train, given)], times[given], places]
-        numbers, seen, there = ({node_type: each} if typed else each for each in asked)
+        asked = new[np.searchsorted(train, given)], times[given], places
+        numbers, seen, there = (of_sampler({node_type: each}) for each in asked)
         batch: Batch = sampler.sample(numbers, planned.key, times=seen, places=there)
         batch.seeds = {node_type: given}
         return batch

@@ -31,6 +31,8 @@ class CollectiveGroup(Protocol):
 
     device: torch.device
     """The device on which the numbers must be."""
+    sums_on_device: bool
+    """Whether that is a GPU, and not the host's memory."""
 
     def sum(self, numbers: Tensor) -> None:
         """Sum over all workers in place. Raises RegroupError when the round is over."""
@@ -51,6 +53,7 @@ class CollectiveGroup(Protocol):
 class StagedSums:
     """Sums of numbers in a GPU's memory for groups of hosts: through page-locked memory, one copy each way."""
 
+    sums_on_device = False
     _staged: Tensor | None = None
 
     def sum(self, numbers: Tensor) -> None:
@@ -365,6 +368,8 @@ class DeviceCollectiveGroup:
     """Uses NCCL, with a GPU for each worker. NCCL would wait for a lost worker for ever, so the round is checked
     meanwhile.
     """
+
+    sums_on_device = True
 
     def __init__(self, member: Member, generation: int, device: torch.device) -> None:
         self._member, self._generation, self.device = member, generation, device

@@ -146,13 +146,13 @@ def _reads(session: Session, share: Share, rows: int) -> Array:
 
 
 def _only_source(session: Session) -> RowSource:
-    sources = session.inputs.sources
-    if len(sources) != 1 or not session.graph.is_homogeneous:
+    if session.inputs.no_table:
         raise PenstockError(
-            "cache_rows is for graphs with one node type and one edge type: leave it out of `placement`.",
+            "cache_rows is for stored features of graphs with one node type and one edge type: leave it out of"
+            " `placement`.",
             code="unsupported-combination",
         )
-    (only,) = sources.values()
+    (only,) = session.inputs.sources.values()
     return only
 
 

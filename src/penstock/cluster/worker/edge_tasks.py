@@ -33,15 +33,12 @@ from penstock.train.user_functions import UserFunctions
 
 def check_parted_times(job: Job, graph: Graph, on_edges: bool = False) -> None:
     """`on_edges`: whether the task is on edges."""
-    if job.time is None:
+    if job.time is None or not job.time.startswith(OF_NODES):
         return
-    if not graph.is_homogeneous and job.time.startswith(OF_NODES):
-        raise PenstockError(
-            "A cut graph is sampled by times of vertices only if it has one node type and one edge type: name a field"
-            " of the edges as `time`, or train on one machine.",
-            code="unsupported-combination",
-        )
-    if on_edges and job.time.startswith(OF_NODES):
+    graph.require_one_relation(
+        "Sampling a cut graph by times of vertices", "name a field of the edges as `time`, or train on one machine"
+    )
+    if on_edges:
         raise PenstockError(
             f"Tasks on the edges of a cut graph go by times of the edges, and `time` ({job.time!r}) names times of"
             " vertices: name a field of the edges, or train on one machine.",

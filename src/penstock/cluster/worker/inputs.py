@@ -16,7 +16,7 @@ from penstock.pipeline.batch_rows import PLAIN_ROWS
 from penstock.pipeline.loader import Batch
 from penstock.store.embedding import row_optimiser
 from penstock.store.parts import RemoteEmbedding
-from penstock.train.dataset.inputs import CPU, Inputs, edge_rows, types_with
+from penstock.train.dataset.inputs import CPU, Inputs, edge_rows, types_with, why_no_table
 from penstock.train.job import Job
 from penstock.wire.coflows import EMBEDDINGS, within_kind
 from penstock.wire.message import Message
@@ -73,6 +73,7 @@ class PartedInputs(Inputs):
         self.device, self._field, self._repeats = device, job.features, False
         having = types_with(job.features, graph.field_names)
         self.fields = {name: job.features for name in graph.nodes if name in having}
+        self.no_table = why_no_table(graph, self.fields)
         self.sources = {name: parts.store.source(f"{name}/{field}") for name, field in self.fields.items()}
         self.scale = divide_by_sum if job.scale_features == "rows" else None
         self.tables = {name: self._table(name, parts, job) for name in graph.nodes if name not in self.fields}

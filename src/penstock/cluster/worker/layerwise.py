@@ -19,6 +19,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.partition.owners import Book
 from penstock.sampling import ALL, BatchKey
+from penstock.sampling.block import unwrapping
 from penstock.sampling.parts import parted_sampler
 from penstock.store.parts import PartedStore
 from penstock.train.batch_source import clock_for, layers_of
@@ -184,11 +185,10 @@ class PartedPlan:
 
     def _sampler(self, hops: list[list[EdgeType]]) -> Callable[[Chunk], Sampled]:
         """A sampler of whole lists, over some hops."""
-        homogeneous = self._graph.is_homogeneous
-        fanouts: list[Any] = [ALL if homogeneous else dict.fromkeys(hop, ALL) for hop in hops]
+        graph, of_sampler = self._graph, unwrapping(self._graph)
         sampler: Any = parted_sampler(
             self._parts.partition,
-            fanouts,
+            [ALL if len(hop) == len(graph.edges) else dict.fromkeys(hop, ALL) for hop in hops],
             weight=self._session.list_weight,
             totals=True,
             edges=bool(self._inputs.exact_edges),
@@ -202,11 +202,8 @@ class PartedPlan:
         )
 
         def sample(chunk: Chunk) -> Sampled:
-            seeds: Any = chunk.rows if homogeneous else {chunk.node_type: chunk.rows}
-            seen: dict[str, Any] = {}
-            if chunk.times is not None:
-                seen["times"] = chunk.times if homogeneous else {chunk.node_type: chunk.times}
-            batch = sampler.sample(seeds, _ANY, **seen)
+            times = None if chunk.times is None else of_sampler({chunk.node_type: chunk.times})
+            batch = sampler.sample(of_sampler({chunk.node_type: chunk.rows}), _ANY, times=times)
             return Sampled(chunk, batch.blocks, batch.vertices)
 
         return sample

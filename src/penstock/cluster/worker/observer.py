@@ -32,7 +32,7 @@ class Observer(Records, Events):
 
     def __init__(self, skipped: int, device: torch.device) -> None:
         """The first `skipped` iterations compile kernels and are not counted."""
-        self._skipped, self._device = skipped, device
+        self._skipped, self._on_gpu = skipped, device.type == "cuda"
         self._reducing = 0.0
         self._spent: dict[int, float] = {}
         self._seconds: dict[str, dict[int, float]] = {stage: {} for stage in _STAGES}
@@ -58,7 +58,7 @@ class Observer(Records, Events):
         step = item.position.epoch * self._batches + item.position.batch - self._skipped
         if step >= 0:
             with self._lock:
-                on_gpu = stage == "compute" and self._device.type == "cuda"
+                on_gpu = stage == "compute" and self._on_gpu
                 spent = end - start - self._reducing if on_gpu else now - self._spent.get(me, 0.0)
                 self._seconds[stage][step] = max(0.0, spent)
                 self._add_bytes(step, came)
@@ -81,7 +81,7 @@ class Observer(Records, Events):
         """The measurements in plain values, of every iteration that went through all stages. `shared_bytes` are bytes
         of the GPU that torch's allocator does not know.
         """
-        device_bytes = torch.cuda.max_memory_allocated() + shared_bytes if self._device.type == "cuda" else 0
+        device_bytes = torch.cuda.max_memory_allocated() + shared_bytes if self._on_gpu else 0
         steps = sorted(set.intersection(*(set(times) for times in self._seconds.values())))
         return {
             "batches": self._batches,

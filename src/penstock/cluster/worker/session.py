@@ -128,7 +128,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
     group = ClusterWorkerGroup(parts.member, parts, split)
     fresh = not any((Path(setup.run) / "checkpoints").glob("step-*.ckpt"))
     placed = None
-    if device.type == "cuda" and needs_placement(job.sampler):
+    if inputs.on_gpu and needs_placement(job.sampler):
         # Triton is imported where there is a device for it.
         from penstock.cluster.worker.device_placement import check_for_gpus, is_far, place_on_worker
 
@@ -178,18 +178,18 @@ def _task(parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions) -> 
     data = labelled_vertices(graph, job, name)
     train = np.asarray(data.splits["train"])
     new = parts.partition.new_ids(train, data.node_type)
-    split, typed = SeedSplit(train, new, layout.shares, rank), not graph.is_homogeneous
+    split = SeedSplit(train, new, layout.shares, rank)
     check_sampler_supports(job, graph)
     check_parted_times(job, graph)
     if job.time is not None:
         clock = clock_for(job, graph)
         assert clock is not None
-        timed = make_timed_batches(parts, job, data.node_type, clock.of(data.node_type), typed, train, split)
+        timed = make_timed_batches(parts, job, data.node_type, clock.of(data.node_type), graph, train, split)
         return NodeTask(data, timed, job, functions), graph, whole_batches(train)
     if SAMPLERS[job.sampler].joint:
         joint = make_joint_batches(parts, job, train, new)
         return NodeTask(data, joint, job, functions), graph, whole_batches(joint.items)
-    batches = make_parted_batches(parts, job, data.node_type, typed, train, new)
+    batches = make_parted_batches(parts, job, data.node_type, graph, train, new)
     return NodeTask(data, batches, job, functions), graph, split
 
 

@@ -23,7 +23,7 @@ from penstock.graph.arrays import Array
 from penstock.nn.norm import Sum
 from penstock.pipeline.schedule import Position
 from penstock.sampling import ALL, BatchKey
-from penstock.sampling.block import MiniBatch
+from penstock.sampling.block import MiniBatch, unwrapping
 from penstock.sampling.parts import parted_sampler
 from penstock.train.session import Session
 from penstock.train.steps.group import RegroupError
@@ -45,15 +45,14 @@ class PartedCutLists:
         self.types, self._rank = list(book.node_types), parts.member.setup.task.rank
         self.relations = list(parts.edge_types)
         self._ranges = {name: list(worker_ranges(parts.member.setup.layout, book, name)) for name in self.types}
-        self._typed = not session.graph.is_homogeneous
-        self._exclude: Any = None
+        self._of_sampler, self._exclude = unwrapping(session.graph), None
         self.message_edges = session.graph.num_edges
         if parts.supervised is not None:
             pairs, self.message_edges = parts.supervised
-            self._exclude = pairs if self._typed else next(iter(pairs.values()))
+            self._exclude = self._of_sampler(pairs)
         self._sampler: Any = parted_sampler(
             parts.partition,
-            [dict.fromkeys(session.graph.edges, ALL) if self._typed else ALL],
+            [ALL],
             weight=session.list_weight,
             totals=True,
             edges=bool(session.inputs.edges),
@@ -80,8 +79,7 @@ class PartedCutLists:
 
     def sample(self, number: int, rows: dict[str, Array]) -> MiniBatch:
         """Whole lists: every layer follows all relations."""
-        seeds: Any = rows if self._typed else next(iter(rows.values()))
-        batch: MiniBatch = self._sampler.sample(seeds, _ANY, exclude=self._exclude)
+        batch: MiniBatch = self._sampler.sample(self._of_sampler(rows), _ANY, exclude=self._exclude)
         return batch
 
 

@@ -350,14 +350,14 @@ class AllReduce:
         self._known: dict[tuple[int, ...], FlatGradients] = {}
         self._begun: list[tuple[FlatGradients, Callable[[], None]]] = []
         """Gradients of the current step that are being summed."""
-        self._may_overflow = device.type == "cuda" and session.job.compute_type == "float16"
+        self._may_overflow = session.inputs.on_gpu and session.job.compute_type == "float16"
 
     def start_sum(self, parameters: Sequence[Parameter]) -> None:
         """Begin to sum the gradients of some parameters, which have none afterwards; `step` completes it.
 
         Only hosts do this: GPUs would compute nothing meanwhile, and leave all gradients to the step.
         """
-        if self.group is None or self.group.device.type != "cpu":
+        if self.group is None or self.group.sums_on_device:
             return
         flat = self._flat(parameters, len(parameters))
         flat.take_gradients()
@@ -396,7 +396,7 @@ class AllReduce:
     def _flat(self, parameters: Sequence[Parameter], more: int) -> FlatGradients:
         key = tuple(map(id, parameters))
         if key not in self._known:
-            on_device = self.group is None or self.group.device.type == "cuda"
+            on_device = self.group is None or self.group.sums_on_device
             self._known[key] = FlatGradients(parameters, more, on_device)
         return self._known[key]
 

@@ -509,7 +509,7 @@ def collected(
 
 @jit
 def leaky(x, SLOPE: tl.constexpr, NUMBER: tl.constexpr):
-    """The leaky ReLU."""
+    """The leaky ReLU of scores, with slope SLOPE below zero."""
     return tl.where(x > 0, x, x * tl.full((1,), SLOPE, NUMBER))
 
 

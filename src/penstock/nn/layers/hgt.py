@@ -13,7 +13,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.nn.aggregation import of_destinations, of_sources
 from penstock.nn.attention import attend_by_scores
-from penstock.nn.device.dot_attention import attend_dots
+from penstock.nn.device.attention import attend_dots
 from penstock.nn.drop import drop_edges, skip_drop
 from penstock.nn.layers.rgcn import own_terms, readable_relations
 from penstock.nn.masked import MaskedBlock

@@ -143,10 +143,7 @@ def plain_widths(graph: Graph | int, out: int | None) -> tuple[int, int]:
     """Widths in and out, of a graph with one node type and one relation, or as given."""
     if isinstance(graph, int):
         return graph, _given(out)
-    if not graph.is_homogeneous:
-        raise PenstockError(
-            f"{graph.name!r} has several types or relations: use RGCN or build_model.", code="unsupported-combination"
-        )
+    graph.require_one_relation("This model", "use RGCN or build_model")
     nodes = next(iter(graph.nodes.values()))
     if "x" not in nodes.fields:
         raise PenstockError(

@@ -158,7 +158,7 @@ class _Prices:
 
     def copied(self, operator: str, size: float, resource: str, lane: str) -> list[BatchOperator]:
         """A copy over the bus; none where nothing is copied."""
-        if not size or self._choice.device == "cpu":
+        if not size or not self._choice.on_gpu:
             return []
         sizes = {"bytes": size}
         seconds = self.model.seconds(operator, sizes, "cuda")

@@ -47,9 +47,19 @@ class ExecutionChoice:
     """Whether a device's steps are launched one by one, although they could be captured."""
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU computes the model."""
+        return self.device == "cuda"
+
+    @property
+    def drawn_on_gpu(self) -> bool:
+        """Whether a GPU draws the batches."""
+        return self.sampled_by == "cuda"
+
+    @property
     def can_be_filled(self) -> bool:
         """Whether a device's steps can be captured if the host fills their slots."""
-        return self.device == self.sampled_by == "cuda" and self.groups == 1 and not self.launched
+        return self.on_gpu and self.drawn_on_gpu and self.groups == 1 and not self.launched
 
     @property
     def captured(self) -> bool:

@@ -89,7 +89,7 @@ class _Batches:
         self.builder, self._operators = WorkloadBuilder("batches"), operators
         self._grouped = choice.groups > 1
         drawing = cores if self._grouped else choice.sample_threads
-        self._threads = drawing if choice.sampled_by == "cpu" else 1
+        self._threads = 1 if choice.drawn_on_gpu else drawing
         self._places: dict[OperatorLane, Item] = {}
         self._start = self.builder.task("start", "lane", 0.0)
         size = choice.groups if self._grouped else self._threads
@@ -243,7 +243,7 @@ def search(model: CostModel, kind: BatchKind, space: Space) -> ExecutionPlan:
 
 def _in_run(model: CostModel, choice: ExecutionChoice, predicted: Prediction) -> Prediction:
     """The prediction of a batch within a run, if runs of the device were measured."""
-    launched = choice.device == "cuda" and not choice.can_be_filled
+    launched = choice.on_gpu and not choice.can_be_filled
     seconds = model.batch_seconds(predicted.seconds, predicted.operators, choice.device, launched=launched)
     shares = {name: min(1.0, share * predicted.seconds / seconds) for name, share in predicted.use.items()}
     return Prediction(seconds, shares, predicted.operators)

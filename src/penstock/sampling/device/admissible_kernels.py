@@ -40,7 +40,7 @@ def mass_scale(total):
 
 @jit
 def mass_of(weight, scale):
-    """`weighted_draws.mass`."""
+    """The integer mass of a weight, the same as the host's `weighted_draws.mass`."""
     return tl.where(weight > 0, tl.maximum((weight * scale).to(tl.int64), 1), 0)
 
 
@@ -314,7 +314,7 @@ def _found(
 
 @jit
 def exponential(bits):
-    """`weighted_draws.exponential`."""
+    """An exponential variate from random bits, the same as the host's `weighted_draws.exponential`."""
     u = ((bits >> 11) + 1).to(tl.float64) * _TO_UNIT
     halvings = tl.zeros_like(u)
     while tl.sum((u <= _ROOT).to(tl.int32)) > 0:
@@ -329,7 +329,7 @@ def exponential(bits):
 
 @jit
 def chance_below(x):
-    """`weighted_draws.chance_below`."""
+    """The chance that an exponential variate is below x, the same as the host's `weighted_draws.chance_below`."""
     y = tl.minimum(x, 40.0) * 0.015625
     chance = y * (1.0 - y * (y * (y * (y * (y * _PART_4 - _PART_3) + _PART_2) - _PART_1) + _PART_0))
     for _ in tl.static_range(6):

@@ -24,7 +24,7 @@ _MIX_2 = tl.constexpr(0x94D049BB133111EB)
 
 @jit
 def mix(value):
-    """`penstock.graph.hashing.mix`, of uint64."""
+    """The bits of a uint64 mixed, the same as the host's `penstock.graph.hashing.mix`."""
     value = (value ^ (value >> 30)) * _MIX_1
     value = (value ^ (value >> 27)) * _MIX_2
     return value ^ (value >> 31)

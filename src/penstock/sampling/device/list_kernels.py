@@ -19,7 +19,7 @@ _ROUND_2 = tl.constexpr(0x94D049BB133111EB)
 
 @jit
 def draw_bits(key, counter):
-    """`penstock.graph.hashing.draw`, of uint64."""
+    """The random bits of a key at a counter, the same as the host's `penstock.graph.hashing.draw`."""
     return mix(mix(key + _STEP) ^ (counter * _STEP))
 
 
@@ -369,7 +369,7 @@ _TO_UNIT = tl.constexpr(1.0 / (1 << 53))
 
 @jit
 def unit_of(bits):
-    """`penstock.graph.hashing.unit`."""
+    """A number in [0, 1) from random bits, the same as the host's `penstock.graph.hashing.unit`."""
     return (bits >> 11).to(tl.float64) * _TO_UNIT
 
 

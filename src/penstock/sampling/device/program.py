@@ -172,7 +172,7 @@ class GivenSeeds(Beginning):
 
 
 class Seeds(Protocol):
-    """What batches begin with."""
+    """What the batches of a program begin with: vertices, or the ends of edges that are drawn first."""
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ class Seeds(Protocol):
         return []
 
     def tables(self, device: torch.device) -> Tables:
-        """Tables that slots share."""
+        """Tables on the device that all slots of a program share."""
         return {}
 
     def begin(self, memories: Sequence[BatchMemory]) -> Beginning:
@@ -286,7 +286,7 @@ class DeviceProgram:
         return [*self.seeds.sizes(batch), *drawn]
 
     def tables(self, topology: Topology, device: torch.device) -> Tables:
-        """Tables that slots share."""
+        """Tables on the device that all slots of a program share."""
         made = {} if self.make_tables is None else self.make_tables(topology)
         own = {name: table.to(device) for name, table in made.items()}
         return {"place": fresh_place(topology.count, device), **own, **self.seeds.tables(device)}

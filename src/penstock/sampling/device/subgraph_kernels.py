@@ -35,7 +35,7 @@ def visit_by_sums(key, running, total, visited, stride, offset, count, amount, D
 
 @jit
 def _single(indptr, u, v_part, held):
-    """`penstock.sampling.saint._single_units`."""
+    """The mass of an edge by the lengths of its ends' lists, the same as the host's `saint._single_units`."""
     u = u.to(tl.int64)
     degree = tl.load(indptr + u + 1, mask=held, other=0) - tl.load(indptr + u, mask=held, other=0)
     return tl.where(held, _WHOLE // tl.maximum(degree, 1) + v_part, 0)

@@ -11,7 +11,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import mix
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
-from penstock.sampling.block import BatchKey
+from penstock.sampling.block import BatchKey, unwrapping
 from penstock.sampling.links.known import (
     End,
     KnownEdges,
@@ -163,7 +163,7 @@ class EdgeBatcher:
                 " time or in the neighbourhood of each of them: use negatives uniform.",
                 code="unsupported-combination",
             )
-        self._edges, self._typed = graph.edges[self.edge_type], not graph.is_homogeneous
+        self._edges, self._unwrapped = graph.edges[self.edge_type], unwrapping(graph)
         turned = (self.reverse,) if isinstance(self.reverse, tuple) else ()
         self.left_out = {kind: graph.edges[kind] for kind in (self.edge_type, *turned)}
         """The relations from which a batch leaves out its edges or their reverses."""
@@ -257,12 +257,11 @@ class EdgeBatcher:
         forward = np.stack([positives.source, positives.destination])
         if self.reverse == "same":
             forward = np.concatenate([forward, forward[::-1]], axis=1)
-        if not self._typed:
-            return forward
         pairs = {self.edge_type: forward}
         if isinstance(self.reverse, tuple):
             pairs[self.reverse] = forward[::-1].copy()
-        return pairs
+        found: Exclude = self._unwrapped(pairs)
+        return found
 
 
 class PairBatcher(EdgeBatcher):

@@ -21,7 +21,7 @@ from penstock.sampling.parts.remote import Channels, PartedLists, VertexTimedLis
 from penstock.sampling.parts.requests import PLAIN_DRAWS, DrawSettings, Name, StrictRequest, read_body
 from penstock.sampling.relations import Relation
 from penstock.sampling.temporal import OF_NODES, Clock
-from penstock.sampling.typed import TypedNeighbourSampler
+from penstock.sampling.typed import TypedNeighbourSampler, neighbour_sampler
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 
@@ -49,16 +49,7 @@ def parted_sampler(
     """
     local, channels = _reached(partition, local, channels)
     lists = parted_lists(partition, local=local, channels=channels, **how)
-    readable = lists.readable
-    if len(readable.counts) > 1 or len(readable.relations) > 1:
-        return TypedNeighbourSampler.over(readable, fanouts, totals, relabel, edges, lists.clocks)
-    plain = [fanout for fanout in fanouts if isinstance(fanout, int)]
-    if len(plain) < len(fanouts):
-        raise PenstockError(
-            "Fan-outs by relation are for graphs with several relations: give one number for each hop.",
-            code="unsupported-combination",
-        )
-    return NeighbourSampler.over(readable, plain, totals, relabel, lists.clock, edges, ages)
+    return neighbour_sampler(lists, fanouts, totals=totals, relabel=relabel, edges=edges, ages=ages)
 
 
 def parted_lists(
@@ -96,12 +87,9 @@ def parted_lists(
     if time is None:
         return ReadableLists(readable, {})
     if by_vertex and vertex_times is not None:
-        if len(readable.counts) > 1 or len(readable.relations) > 1:
-            raise PenstockError(
-                "A cut graph is sampled by times of vertices only if it has one node type and one edge type: name a"
-                " field of the edges as `time`, or train on one machine.",
-                code="unsupported-combination",
-            )
+        readable.require_one_relation(
+            "Sampling a cut graph by times of vertices", "name a field of the edges as `time`, or train on one machine"
+        )
         readable, clock = _by_vertex_times(readable, vertex_times, replace, uniform)
         return ReadableLists(readable, dict.fromkeys(readable.relations, clock))
     clocks = {kind: _clock_like(partition, local, channels, kind, time, edge_times) for kind in bound}

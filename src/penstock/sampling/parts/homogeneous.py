@@ -37,11 +37,7 @@ def parted_graph(
     owners.
     """
     readable = readable_parts(partition, local, channels)
-    if len(readable.counts) != 1 or len(readable.relations) != 1:
-        raise PenstockError(
-            f"Sampler {sampler} supports graphs with one node type and one edge type: use neighbour.",
-            code="unsupported-combination",
-        )
+    readable.require_one_relation(f"Sampler {sampler}", "use neighbour")
     ((kind, lists),) = readable.relations.items()
     offsets = RelationReader(partition, local, channels).offsets(kind)
     name, names = str(partition.document.graph), np.ascontiguousarray(partition.original(), np.int64)

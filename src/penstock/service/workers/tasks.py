@@ -430,7 +430,7 @@ def memory_need(job: Job, room: dict[str, int], held: int) -> dict[str, Any]:
     a fork of the warm program, without pages of files.
     """
     found = _without_program_files(forecast(job, device=job.device, device_memory=room["bytes"] or None), held)
-    on_device = found.device == "cuda"
+    on_device = found.on_gpu
     # The process itself is measured, and needs no margin.
     process = found.host_categories[PROCESS]
     return {

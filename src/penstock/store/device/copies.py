@@ -42,9 +42,13 @@ def page_locked(
     tensor = torch.from_numpy(memory).view(dtype).view(shape)
     if fill is not None:
         fill(tensor)
-    if device.type == "cuda":
-        _lock(memory)
+    _lock(memory, device)
     return tensor
+
+
+def zeros_for_copies(shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros on the host for copies from and to a device that nobody waits for: for a GPU, in page-locked memory."""
+    return torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def _mapped(size: int) -> Array:
@@ -62,7 +66,10 @@ def _mapped(size: int) -> Array:
     return np.frombuffer(mapping, np.uint8)
 
 
-def _lock(memory: Array) -> None:
+def _lock(memory: Array, device: torch.device) -> None:
+    """Lock the pages of memory that a GPU reads; other devices need none."""
+    if device.type != "cuda":
+        return
     address = memory.ctypes.data
     answer = torch.cuda.cudart().cudaHostRegister(address, memory.nbytes, 0)  # type: ignore[no-untyped-call]
     if int(answer) != 0:
@@ -213,8 +220,7 @@ def _pinned_once(
         if not done[number]:
             _straight(source, tensor, chunk_bytes, progress, start, stop)
             done[number] = 1
-    if device.type == "cuda":
-        _lock(memory)
+    _lock(memory, device)
     return tensor
 
 

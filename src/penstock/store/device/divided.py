@@ -17,7 +17,7 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.store.device.copies import page_locked
 from penstock.store.device.host_paths import CACHE, GATHERED, PATHS, PINNED, HostPaths, HostTask, Span
-from penstock.store.device.moments import Moment
+from penstock.store.device.moments import Moment, current_stream
 from penstock.store.device.tables import PinnedTable
 from penstock.store.rows import Span as Columns
 from penstock.store.rows import shared_gather
@@ -104,7 +104,7 @@ class DividedTable(PinnedTable):
         with self.reading(len(ids), ids.dtype) as reading:
             if is_traced():
                 return out
-            stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+            stream = current_stream(self.device)
             # Earlier users of this memory may still be reading it on other streams.
             reading.hold(stream)
             reading.list(ids)

@@ -1,9 +1,14 @@
-"""Events on a device's streams that others wait for or measure from. On the host every event has passed."""
+"""Streams of a device, and events on them that others wait for or measure from. On the host every event has passed."""
 
 import time
 from typing import Any
 
 import torch
+
+
+def current_stream(device: torch.device) -> Any:
+    """The stream of a GPU that this thread launches on; None on the host, where launches are done at once."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 class Moment:

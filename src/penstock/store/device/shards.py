@@ -216,7 +216,7 @@ class _Location(ctypes.Structure):
 
 
 class _Properties(ctypes.Structure):
-    """CUmemAllocationProp."""
+    """What kind of memory is allocated and where: CUDA's CUmemAllocationProp."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -228,7 +228,7 @@ class _Properties(ctypes.Structure):
 
 
 class _Access(ctypes.Structure):
-    """CUmemAccessDesc."""
+    """Which device may read and write a mapping: CUDA's CUmemAccessDesc."""
 
     _fields_ = (("location", _Location), ("flags", ctypes.c_int))
 

@@ -182,6 +182,13 @@ def roomy_rows(source: RowSource, ids: Array, most: int) -> torch.Tensor:
 CPU = torch.device("cpu")
 
 
+def why_no_table(graph: Graph, fields: Mapping[str, str]) -> str:
+    """Why batches do not read rows of one stored table alone; empty where they do. `fields` are those read, by type."""
+    if not graph.is_homogeneous:
+        return "the graph has several types"
+    return "" if fields else "vertex embeddings are learned"
+
+
 class Inputs:
     """The features of a batch's vertices by node type; `tables` holds the learnable ones.
 
@@ -195,6 +202,7 @@ class Inputs:
         _check_schedule(job)
         having = types_with(job.features, {name: nodes.fields for name, nodes in graph.nodes.items()})
         self.fields = {name: job.features for name in graph.nodes if name in having}
+        self.no_table = why_no_table(graph, self.fields)
         bare = {name: nodes.count for name, nodes in graph.nodes.items() if name not in having and learnable}
         _require_room(bare, job)
         self.tables: dict[str, Any] = {name: _table(name, count, job) for name, count in bare.items()}
@@ -212,10 +220,22 @@ class Inputs:
         """How batches read stored features on the host."""
         self.carrier: Carrier = HostCarrier(self.sources, self.scale)
 
+    no_table: str
+    """Why batches do not read one stored table alone (`why_no_table`)."""
     edges: EdgeRows = NO_EDGE_ROWS
     """How the edge fields of batches are read."""
     exact_edges: EdgeRows = NO_EDGE_ROWS
     """How exact inference reads edge fields; its edges have the positions of the session's graph."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the model is computed on a GPU."""
+        return self.device.type == "cuda"
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the model is computed on the host; neither there nor on a GPU is it under a trace."""
+        return self.device.type == "cpu"
 
     def read_by(self, reader: RowReader) -> None:
         """Use another reader for the features of batches."""
@@ -268,7 +288,7 @@ class Inputs:
             rows = self._learnable(node_type, ids)
             return rows.clone() if isinstance(self.tables[node_type], DeviceEmbeddingTable) else rows
         source = self.sources[node_type]
-        on_host = self.device.type == "cpu" and not source.on_device
+        on_host = self.on_host and not source.on_device
         x = roomy_rows(source, ids, most) if on_host else source.read(ids, self.device, dtype=torch.float32)
         return x if self.scale is None else self.scale(x)
 
@@ -309,7 +329,7 @@ class Inputs:
         """Whether learnable rows are on the device, or will be where memory is predicted for one."""
         if all(isinstance(table, DeviceEmbeddingTable) for table in self.tables.values()):
             return True
-        return self.device.type == "cuda" and bool(self.room_for_tables(device_memory_of(self.device)[0]))
+        return self.on_gpu and bool(self.room_for_tables(device_memory_of(self.device)[0]))
 
     @property
     def device_table_bytes(self) -> int:

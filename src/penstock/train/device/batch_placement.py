@@ -27,6 +27,7 @@ from penstock.sampling.device.sampler import check_count
 from penstock.sampling.device.streams import rest
 from penstock.sampling.device.typed import TypedSlot, TypedTopology, new_slot
 from penstock.sampling.lists import check_seeds
+from penstock.store.device.copies import zeros_for_copies
 from penstock.store.device.moments import Moment
 from penstock.train.compute_device import device_memory_of
 from penstock.train.dataset.inputs import Inputs
@@ -150,11 +151,10 @@ class _AheadSlot:
         self.slot = new_slot(*given, tables=tables)
         self.merges = not isinstance(self.slot, TypedSlot)
         """Whether the draw also makes one list of all hops' edges; those of several relations are merged later."""
-        pinned = device.type == "cuda"
         # Keys, the number of seeds, and the seeds, which are half as wide: one copy brings all.
         words = keys + 1 + (batch_size + 1) // 2
         self._given = torch.zeros(words, dtype=torch.int64, device=device)
-        self._given_here = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
+        self._given_here = zeros_for_copies(words, torch.int64, device)
         self._epoch = DeviceEpoch(batch_size, batch_size, keys, device)
         self._epoch.keys = self._given[:keys].view(1, keys)
         self._epoch.counts = self._given[keys : keys + 1].view(torch.int32)
@@ -162,7 +162,7 @@ class _AheadSlot:
         self._merged = torch.zeros((2, sum(room.edges) if self.merges else 0), dtype=torch.int64, device=device)
         self._pairs = torch.zeros(hops + 1, dtype=torch.int32, device=device)
         self._counted = torch.zeros(3 * hops, dtype=torch.int32, device=device)
-        self._counted_here = torch.zeros(3 * hops, dtype=torch.int32, pin_memory=pinned)
+        self._counted_here = zeros_for_copies(3 * hops, torch.int32, device)
         self._hops, self._lane, self._drawn = hops, lane, Moment(device)
         runner = runner_for(device)
         runner.warm_up(self._launch, 1)

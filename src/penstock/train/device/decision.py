@@ -188,14 +188,14 @@ def _asked(session: Placeable, schedule: BatchPlan, failed: Sequence[str]) -> tu
     can_draw = not on_host and (job.sample_on != "host" or filled)
     if job.sample_on == "host":
         on_host = [*on_host, "sample_on is host"]
-    by_type = bool(session.inputs.tables) or not session.graph.is_homogeneous
-    if job.feature_paths == "auto" and (by_type or not isinstance(schedule, Schedule)):
+    one_table = not session.inputs.no_table
+    if job.feature_paths == "auto" and (not one_table or not isinstance(schedule, Schedule)):
         # The host does not fill the slots of workers' shares, nor those with rows of several types or learned ones.
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     room = presampled_room(session, schedule) if can_draw else None
     in_place = (
         not uncaptured
-        and not by_type
+        and one_table
         and demands.library_model
         and LAYERS[job.model].reads_in_place(job)
         and _in_place(job)
@@ -204,7 +204,7 @@ def _asked(session: Placeable, schedule: BatchPlan, failed: Sequence[str]) -> tu
         # All layers read the same lists, which name rows of the batch.
         in_place = False
     in_place = in_place and _knows_totals(session) and _suits_in_place(session, room)
-    fills = isinstance(schedule, Schedule) and not by_type and not unreadable(session, way_of(job, "host"))
+    fills = isinstance(schedule, Schedule) and one_table and not unreadable(session, way_of(job, "host"))
     relations = tuple(drawn_relations(device_program(session), session.graph)) if can_draw else ()
     return Asked(job, room, not uncaptured, in_place, fills, on_host, unless_captured, relations), uncaptured
 
@@ -336,10 +336,9 @@ def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
     """The reasons why the host cannot fill the slots of captured steps, where the job's first layer needs it to."""
     job = session.job
     way, shares = WAYS[job.first_layer], not isinstance(schedule, Schedule)
-    by_type = bool(session.inputs.tables) or not session.graph.is_homogeneous
     if not (way.on_host or way.on_both):
         asked = job.feature_paths != "auto" and "gathered" in job.row_paths
-        if asked and by_type:
+        if asked and session.inputs.no_table:
             return ["the host gathers rows of several types, or beside learned ones (feature_paths)"]
         return ["the host gathers rows for workers' shares of batches (feature_paths)"] if asked and shares else []
     if way.filler is None:

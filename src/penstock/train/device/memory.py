@@ -433,14 +433,9 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
                 code="unsupported-combination",
             )
         cache = 0
-    if not graph.is_homogeneous:
+    if cache:
         # A cache would have to be shared out among the types.
-        if cache:
-            raise PenstockError(
-                "cache_rows is for graphs with one node type and one edge type: leave it out of `placement`.",
-                code="unsupported-combination",
-            )
-        cache = 0
+        graph.require_one_relation("cache_rows", "leave it out of `placement`")
     row = max(1, sum(sizes) // max(rows, 1))
     group = current_gpu_group() or GpuGroup(1)
     return decide_residence(

@@ -31,7 +31,7 @@ from penstock.train.steps.triples import CAPTURED_TRIPLES, reasons_against_captu
 def place(session: Session, training: bool, progress: Progress = SILENT) -> Placed:
     """Decide where everything goes, report why, place it there, and connect the pipeline to it."""
     job, task, device = session.job, session.task, session.inputs.device
-    if device.type == "cuda":
+    if session.inputs.on_gpu:
         measure_libraries(device)
     session.device_peak = device_peak(device)
     if not training:
@@ -70,7 +70,7 @@ def _draw(session: Session, placed: Placed, schedule: Schedule, progress: Progre
 def _kernels_compiled(session: Session, decision: PlacementDecision, schedule: Schedule) -> Iterator[None]:
     """Within it threads compile what captured steps will launch, which is found by tracing them once more."""
     device = session.inputs.device
-    if device.type != "cuda" or not decision.captured:
+    if not session.inputs.on_gpu or not decision.captured:
         yield
         return
     from penstock.gpu_kernels import can_compile_ahead, compiled_ahead
@@ -149,7 +149,7 @@ def _reads(way: FirstLayerWay, features: Place) -> bool:
 
 
 def _impossible(session: Session, way: FirstLayerWay) -> list[str]:
-    return unreadable(session, way) + reasons_against(way, session.job, session.graph, session.model, session.inputs)
+    return unreadable(session, way) + reasons_against(way, session.job, session.model, session.inputs)
 
 
 def _has_room(session: Session, placed: Placed, way: FirstLayerWay) -> bool:

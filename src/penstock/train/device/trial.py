@@ -171,7 +171,7 @@ def _host_state(session: Session) -> _HostState:
 def _has_drawn(session: Session, key: np.uint64) -> bool:
     """Whether a step of a GPU has drawn from torch's generator of the host since the step's key seeded it."""
     seeded = torch.Generator().manual_seed(int(key) & (1 << 63) - 1)
-    on_gpu = session.inputs.device.type == "cuda"
+    on_gpu = session.inputs.on_gpu
     return on_gpu and not torch.equal(torch.default_generator.get_state(), seeded.get_state())
 
 

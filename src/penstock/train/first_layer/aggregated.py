@@ -20,7 +20,7 @@ from penstock.pipeline.batch_rows import Move, PlainReading, RowReader, RowReadi
 from penstock.plan.execution.first_layer import DivisionRates, balanced_share, predicted_rates
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import host_block, on_device
-from penstock.store.device.moments import Moment
+from penstock.store.device.moments import Moment, current_stream
 from penstock.store.device.tables import SharedTable
 from penstock.store.source import ArraySource, RowSource, host_ids
 from penstock.traced import is_traced
@@ -173,7 +173,7 @@ class DeviceRead:
             self._reads.append((self._before, self._after, self._rows))
 
     def _stream(self) -> Any:
-        return torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+        return current_stream(self._device)
 
 
 # A batch's destinations are divided: the host aggregates the lists of some, a device reads the rows of the others.

@@ -8,7 +8,6 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
 from penstock.nn.aggregation import HostRows
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.layers.entry import LayerEntry
@@ -91,21 +90,19 @@ class FirstLayerWay:
     """The work on a batch's features, for execution plans; None: it chooses among other ways."""
 
 
-def reasons_against(way: FirstLayerWay, job: Job, graph: Graph, model: Any, inputs: Inputs) -> list[str]:
+def reasons_against(way: FirstLayerWay, job: Job, model: Any, inputs: Inputs) -> list[str]:
     """The reasons why a job cannot read its first layer's inputs in this way; empty where it can."""
     if not way.as_stored:
         return []
     reasons = []
-    if way.computed_on_host and inputs.device.type != "cpu":
+    if way.computed_on_host and not inputs.on_host:
         reasons.append("the model is computed on a GPU")
     if not getattr(model, "layerwise", False):
         reasons.append("the model is a module of the user's own")
-    elif not graph.is_homogeneous:
-        reasons.append("the graph has several types")
-    elif not way.layer_allows(LAYERS[job.model], job):
+    elif not inputs.no_table and not way.layer_allows(LAYERS[job.model], job):
         reasons.append(f"model {job.model} as it is set reads every row by itself")
-    if inputs.tables:
-        reasons.append("vertex embeddings are learned")
+    if inputs.no_table:
+        reasons.append(inputs.no_table)
     if not SAMPLERS[job.sampler].makes_batches:
         reasons.append(f"sampler {job.sampler} keeps what its first layer aggregates")
     set_fields = {
@@ -171,10 +168,10 @@ WAYS: Registry[FirstLayerWay] = Registry(
 )
 
 
-def first_layer_reader(job: Job, graph: Graph, model: Any, inputs: Inputs) -> RowReader:
+def first_layer_reader(job: Job, model: Any, inputs: Inputs) -> RowReader:
     """The reader of a job's batches; an error where the way asked for is not possible."""
     way = WAYS[job.first_layer]
-    reasons = reasons_against(way, job, graph, model, inputs)
+    reasons = reasons_against(way, job, model, inputs)
     if reasons and job.first_layer == "auto":
         return PLAIN_ROWS
     if reasons:

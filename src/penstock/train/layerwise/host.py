@@ -18,8 +18,11 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
-from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
-from penstock.sampling.relations import Relation, edge_type_named
+from penstock.sampling import ALL, BatchKey
+from penstock.sampling.block import MiniBatch, unwrapping
+from penstock.sampling.local_source import graph_lists
+from penstock.sampling.relations import edge_type_named
+from penstock.sampling.typed import neighbour_sampler
 from penstock.train.batch_source import SeedTimes
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.layerwise.plan import Chunk, GrowingChunks, HostLevel, Level, Sampled, cut_into_chunks
@@ -68,39 +71,24 @@ class Reach:
 
     def batches(self, hops: Sequence[list[EdgeType]]) -> Callable[..., Any]:
         """A function that samples all neighbours of some vertices by type; at their own times where none are given."""
-        if not self.graph.is_homogeneous:
-            fanouts: list[Mapping[Relation, int]] = [dict.fromkeys(kinds, ALL) for kinds in hops]
-            time = None if self.clock is None else self.clock.time
-            typed = TypedNeighbourSampler(
-                self.graph, fanouts, weight=self.weight, totals=True, edges=self.edges, time=time
-            )
-            return lambda seeds, times=None: typed.sample(seeds, _ANY, times=times or self._times(seeds))
-        whole = [ALL] * len(hops)
-        if self.clock is None:
-            plain = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True, edges=self.edges)
-            return lambda seeds, times=None: plain.sample(_only(seeds), _ANY)
-        timed = NeighbourSampler(
-            self.graph,
-            whole,
-            weight=self.weight,
-            totals=True,
-            edges=self.edges,
-            time=self.clock.time,
-            ages=self.ages,
-        )
-        return lambda seeds, times=None: timed.sample(_only(seeds), _ANY, times=_only(times or self._times(seeds)))
+        graph, clock, of_sampler = self.graph, self.clock, unwrapping(self.graph)
+        lists = graph_lists(graph, weight=self.weight, time=None if clock is None else clock.time)
+        whole: list[Any] = [ALL if len(kinds) == len(graph.edges) else dict.fromkeys(kinds, ALL) for kinds in hops]
+        sampler: Any = neighbour_sampler(lists, whole, totals=True, edges=self.edges, ages=self.ages)
+
+        def sample(seeds: dict[str, Array], times: dict[str, Array] | None = None) -> MiniBatch:
+            seen = times or self._times(seeds)
+            limits = None if seen is None else of_sampler(seen)
+            batch: MiniBatch = sampler.sample(of_sampler(seeds), _ANY, times=limits)
+            return batch
+
+        return sample
 
     def _times(self, seeds: dict[str, Array]) -> dict[str, Array] | None:
         """The times of some vertices as seeds, by type."""
         if self.clock is None:
             return None
         return {name: self.clock.of(name)[rows] for name, rows in seeds.items()}
-
-
-def _only(seeds: dict[str, Array] | None) -> Array:
-    """The array of the only node type."""
-    (rows,) = (seeds or {}).values()
-    return rows
 
 
 def followed_relations(graph: Graph, fanouts: Sequence[int | Mapping[str, int]], hops: int) -> list[list[EdgeType]]:

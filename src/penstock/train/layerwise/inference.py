@@ -19,6 +19,7 @@ from penstock.graph.graph import Graph
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.stages import Stage, StageError, StagePipeline
 from penstock.progress import SILENT, Progress
+from penstock.sampling.block import unwrapping
 from penstock.sampling.device.block import block_on
 from penstock.traced import is_gpu
 from penstock.train.compute_device import INFERENCE, device_memory
@@ -244,9 +245,11 @@ class Inference:
         return {name: rows[-1] for name, rows in kept.items()} if hidden else self._join(kept)
 
     def _join(self, kept: dict[str, list[torch.Tensor]]) -> dict[str, torch.Tensor]:
-        if self._graph.is_homogeneous:
-            return {name: self._model.join(outputs) for name, outputs in kept.items()}
-        return {name: self._model.join([{name: out} for out in outputs])[name] for name, outputs in kept.items()}
+        found = {}
+        for name, outputs in kept.items():
+            joined = self._model.join([unwrapping(self._graph)({name: out}) for out in outputs])
+            found[name] = _rows_of(joined, name)
+        return found
 
     def _by_neighbourhoods(self, wanted: dict[str, Array], progress: Progress) -> dict[str, torch.Tensor]:
         progress.start("exact inference", sum(map(len, wanted.values())), "vertices")

@@ -230,7 +230,7 @@ class BatchLoader:
         if batch.links is not None:
             # Labels of vertices are a field like any other.
             self._source.label(batch)
-        if self.device.type == "cpu":
+        if not is_placed_on(self.device):
             self._fields.make_ahead(batch)
 
     def _place(self, reserve: float) -> None:

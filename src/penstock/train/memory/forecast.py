@@ -8,6 +8,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
+from penstock.plan.execution.choice import Device
 from penstock.store.device.shards import current_gpu_group
 from penstock.trace.allocations import CATEGORIES, CONTEXT
 from penstock.train.job import Job
@@ -54,9 +55,14 @@ class MemoryForecast:
     """Busy cores of the host while the job trains, if fewer than its threads; None: one for each thread."""
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the job computes on a GPU."""
+        return self.device == "cuda"
+
+    @property
     def device_bytes(self) -> int:
         """All device memory of the job: torch's segments and the CUDA context."""
-        return self.device_reserved + self.context if self.device == "cuda" else 0
+        return self.device_reserved + self.context if self.on_gpu else 0
 
 
 def forecast(
@@ -77,8 +83,8 @@ def forecast(
     with counted_session(job, graph, device_memory, module) as session:
         of_device: DeviceForecast | None = forecast_device(session) if kind == "cuda" else None
         of_host: HostForecast = forecast_host(session, of_device)
-        several = kind == "cuda" and current_gpu_group() is not None
-        run = _OF_SEVERAL if several else predict_run(session, "cuda" if kind == "cuda" else "cpu")
+        several = of_device is not None and current_gpu_group() is not None
+        run = _OF_SEVERAL if several else predict_run(session, kind)
     found = _joined(kind, of_device, of_host)
     return replace(found, run=run, seconds=round(time.perf_counter() - began, 3))
 
@@ -100,7 +106,7 @@ def fitting_forecast(
         if error.code != "out-of-memory":
             raise
         raise refusal(job, graph, device_memory, module) from error
-    if found.device == "cuda" and not fits(found.device_reserved, found.context, job, device_memory):
+    if found.on_gpu and not fits(found.device_reserved, found.context, job, device_memory):
         raise refusal(job, graph, device_memory, module)
     return found
 
@@ -122,15 +128,15 @@ def _joined(kind: str, of_device: DeviceForecast | None, of_host: HostForecast) 
     )  # fmt: skip
 
 
-def _kind(device: str) -> str:
+def _kind(device: str) -> Device:
     """`auto` is a GPU where there is one, as in training."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.partition(":")[0] not in ("cuda", "cpu"):
+    has_gpu = device == "auto" and torch.cuda.is_available()
+    kinds: dict[str, Device] = {"cuda": "cuda", "cpu": "cpu", "auto": "cuda" if has_gpu else "cpu"}
+    if (kind := device.partition(":")[0]) not in kinds:
         raise PenstockError(
             f"Memory is predicted for cuda or cpu, not for {device!r}: use one of them.", code="unknown-name"
         )
-    return device.partition(":")[0]
+    return kinds[kind]
 
 
 # A forecast as one JSON object and as lines of text.
@@ -142,7 +148,7 @@ _BAR = 40
 def forecast_fields(found: MemoryForecast, device_memory: int | None = None) -> dict[str, Any]:
     """What `penstock memory --json` prints; sizes are bytes."""
     device = None
-    if found.device == "cuda":
+    if found.on_gpu:
         parts = listed(found.categories) | {CONTEXT: found.context}
         device = {
             "allocated": found.device_allocated,

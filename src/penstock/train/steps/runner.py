@@ -14,7 +14,7 @@ import torch
 from penstock.pipeline.schedule import Position
 from penstock.pipeline.stages import Recorder, StageTime
 from penstock.sampling.device.streams import captured, on_stream, rest, stream_maker
-from penstock.store.device.moments import Moment
+from penstock.store.device.moments import Moment, current_stream
 from penstock.traced import is_traced, recording
 
 Work = Callable[[], None]
@@ -29,7 +29,7 @@ class LaunchStream:
     @classmethod
     def computing(cls, device: torch.device) -> "LaunchStream":
         """The lane of the stream that computes."""
-        return cls(torch.cuda.current_stream(device) if device.type == "cuda" else None)
+        return cls(current_stream(device))
 
     @classmethod
     def beside(cls, device: torch.device) -> "LaunchStream":

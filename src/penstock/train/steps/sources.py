@@ -27,6 +27,7 @@ from penstock.sampling.device.program import DeviceProgram
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
 from penstock.sampling.device.typed import TypedSlot
+from penstock.store.device.copies import zeros_for_copies
 from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.traced import BATCHES, launches, memory_for
 from penstock.train.session import Session
@@ -170,9 +171,8 @@ class VertexSource(Source):
         self._weights = 1.0 / self.epoch.counts.float()
         """Each seed's weight in the loss of its batch."""
         self._losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
-        pinned = device.type == "cuda"
-        self._seen_losses = torch.zeros(schedule.batches, dtype=torch.float32, pin_memory=pinned)
-        self._seen_failure = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
+        self._seen_losses = zeros_for_copies(schedule.batches, torch.float32, device)
+        self._seen_failure = zeros_for_copies(1, torch.int32, device)
         self._found = torch.zeros(schedule.batches, dtype=torch.int32, device=device)
         """The seeds of each batch that finds its own."""
         self._seen_found: dict[int, int] = {}
@@ -374,7 +374,7 @@ class LearnedTables:
         self._names = {name: place for place, name in enumerate(self._tables)}
         self.made = torch.zeros(len(self._names), dtype=torch.int64, device=device)
         """The steps of each table since the epoch was prepared."""
-        self._seen = torch.zeros(len(self._names), dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._seen = zeros_for_copies(len(self._names), torch.int64, device)
         self._rates = torch.zeros((len(self._names), batches), dtype=torch.float32, device=device)
         self._is_rated = False
 

@@ -19,7 +19,7 @@ from penstock.train.steps.engine import Course, Engine
 from penstock.train.steps.parts import Source, StepCompute, StepGradients
 from penstock.train.steps.update import LocalUpdate
 from penstock.train.tasks import TripleTask
-from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penalty_by_triple
+from penstock.train.tasks.triples import TripleRows, loss_by_triple, penalty_by_triple
 
 _BURST_SECONDS = 0.1
 """The approximate seconds of a burst, and so the longest delay of a request to stop."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from penstock.pipeline.schedule import Position
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
+from penstock.store.device.copies import zeros_for_copies
 from penstock.store.device.moments import Moment
 from penstock.traced import is_gpu
 from penstock.train.optimisers import rates_on_device
@@ -264,7 +265,7 @@ class StepSum:
         self._told = torch.zeros(2, dtype=torch.float32, device=device)
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
         self._agreed = torch.zeros((batches, _MORE), dtype=torch.float32, device=device)
-        self._seen = torch.zeros((batches, _MORE), dtype=torch.float32, pin_memory=device.type == "cuda")
+        self._seen = zeros_for_copies((batches, _MORE), torch.float32, device)
 
     def begin(self, asked: bool, pace: float) -> None:
         """Set this worker's `asked` and `pace` for the steps of a burst."""

@@ -1,10 +1,12 @@
 """Knowledge graph completion: predict the missing entity of a triple, over all relations at once."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -14,14 +16,13 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.nn.scorer_table import SCORERS, chosen_scorer
-from penstock.nn.scorers import RelationScorer, ScorerSettings, build_scorer
+from penstock.nn.scorers import End, RelationScorer, ScorerSettings, build_scorer
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
-from penstock.sampling.block import MiniBatch
+from penstock.sampling.block import MiniBatch, unwrapping
 from penstock.sampling.links import split_edges
 from penstock.sampling.links.edge_ranks import RANKED_BYTES
-from penstock.sampling.links.known import End
 from penstock.sampling.triples import (
     DrawnEntities,
     Entities,
@@ -38,11 +39,11 @@ from penstock.sampling.triples import (
 from penstock.train.batch_source import BatchSource, make_batch_source
 from penstock.train.dataset.labels import LearnedLabels
 from penstock.train.job import Job
+from penstock.train.job_options import TripleOptions
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import Rows, mean_of_batch, pair_blocks
 from penstock.train.tasks.task import ALL, Owners, Scores, Task, chosen_metric, reported_metrics
-from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penalty_by_triple
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 TripleShare = Callable[[TripleBatch], Array]
@@ -72,6 +73,7 @@ class TripleTask:
     ) -> None:
         """`share`, where several workers train: this one's triples of a batch."""
         self._graph, self._batches, self._job, self._share = graph, batches, job, share
+        self._unwrapped = unwrapping(graph)
         self.relations = relations_of(graph.edges)
         self.entities = Entities({name: nodes.count for name, nodes in graph.nodes.items()}, self.relations)
         triples = training_triples(graph, self.relations, self.entities)
@@ -112,7 +114,7 @@ class TripleTask:
 
     def sample(self, planned: Planned) -> Batch:
         links = self._links(planned)
-        batch = self._batches.sample(links.nodes, planned, exclude=self._excluded(links))
+        batch = self._batches.sample(links.nodes, planned, exclude=self._unwrapped(links.exclude))
         batch.links = links
         return batch
 
@@ -243,11 +245,6 @@ class TripleTask:
         links = self.batcher.batch(planned.seeds, planned.key)
         return links if self._share is None else self.batcher.share(links, self._share(links))
 
-    def _excluded(self, links: TripleBatch) -> dict[EdgeType, Array] | Array:
-        if not self._graph.is_homogeneous:
-            return links.exclude
-        return links.exclude.get(self.relations[0], np.empty((2, 0), np.int64))
-
     def _joined(self, out: Rows, near: torch.Tensor) -> torch.Tensor:
         """The model's rows of a batch's entities, concatenated over types."""
         if isinstance(out, torch.Tensor):
@@ -373,3 +370,91 @@ def make_triple_task(
     count = sum(graph.edges[kind].count for kind in relations)
     training = np.arange(count, dtype=index_dtype(count))
     return TripleTask(graph, make_batch_source(job, graph, training, excluding=True), job, functions=functions), graph
+
+
+# Losses of true triples against their negatives, and the regularisers of embeddings. Each loss takes the scores of the
+# true triples [m] and of their negatives [m, k], where minus infinity does not count, and returns one number for each
+# triple.
+
+TripleLoss = Callable[[Tensor, Tensor, TripleOptions], Tensor]
+
+_POWERS = {"none": 0, "l2": 2, "n3": 3}
+
+
+def _logistic(true: Tensor, false: Tensor, options: TripleOptions) -> Tensor:
+    """Half for the true triple, half for the weighted mean of its negatives, as in RotatE (Sun et al., 2019)."""
+    return (functional.softplus(-true) + (_weights(false, options) * functional.softplus(false)).sum(1)) / 2
+
+
+def _cross_entropy(true: Tensor, false: Tensor, options: TripleOptions) -> Tensor:
+    """Cross-entropy of the true triple among itself and its negatives."""
+    return functional.softplus(false.logsumexp(1) - true)
+
+
+def _margin(true: Tensor, false: Tensor, options: TripleOptions) -> Tensor:
+    """The mean amount by which each negative's score comes closer to the true triple's than `margin`."""
+    return (_weights(false, options) * functional.relu(options.margin - true[:, None] + false)).sum(1)
+
+
+TRIPLE_LOSSES: dict[str, TripleLoss] = {"bce": _logistic, "softmax": _cross_entropy, "margin": _margin}
+"""By value of the job field `loss`."""
+
+
+class TripleRows(NamedTuple):
+    """The rows of some triples' ends, of which one is replaced, and their relations' numbers."""
+
+    kept: Tensor
+    own: Tensor
+    relation: Tensor
+    end: End
+    """The end that is replaced."""
+
+
+def loss_by_triple(
+    scorer: RelationScorer,
+    options: TripleOptions,
+    link_loss: str,
+    rows: TripleRows,
+    against: Callable[[Tensor], Tensor],
+    own_column: Tensor | None = None,
+) -> Tensor:
+    """The loss of each triple with one end replaced; `against` computes the scores of queries with their negatives.
+
+    With `own_column`, the negatives include each triple's own end, in that column. Cross-entropy then needs no other
+    score of it, and the other losses leave it out.
+    """
+    queries = scorer.query(rows.kept, rows.relation, rows.end)
+    scores = against(queries)
+    if own_column is not None and link_loss == "softmax":
+        return functional.cross_entropy(scores, own_column, reduction="none")
+    if own_column is not None:
+        scores = scores.scatter(1, own_column[:, None], -torch.inf)
+    return TRIPLE_LOSSES[link_loss](scorer.match(queries, rows.own), scores, options)
+
+
+def _weights(false: Tensor, options: TripleOptions) -> Tensor:
+    """The weight of each negative: equal, or larger for hard ones (Sun et al., 2019). It has no gradient."""
+    with torch.no_grad():
+        if options.adversarial:
+            return (options.adversarial * false).softmax(1).nan_to_num(0.0)
+        counts = torch.isfinite(false)
+        return counts / counts.sum(1, keepdim=True).clamp(min=1)
+
+
+def penalty_by_triple(
+    scorer: RelationScorer, options: TripleOptions, head: Tensor, tail: Tensor, relation: Tensor, ends: Sequence[End]
+) -> Tensor | float:
+    """For each triple, the sum of powers of the absolute values in its rows, times its weight in the loss.
+
+    Where both ends are replaced and relations have a vector for each, it is the mean over both. Rows are processed
+    together, since each operation costs a launch on a device.
+    """
+    if not options.regularisation:
+        return 0.0
+    vectors = [scorer.relation_rows(relation, end)[0] for end in ends]
+    power, size = _POWERS[options.regulariser], len(head)
+
+    def summed(rows: Sequence[Tensor]) -> Tensor:
+        return scorer.magnitudes(torch.cat(list(rows))).pow(power).sum(-1).view(len(rows), size).sum(0)
+
+    return options.regularisation * (summed([head, tail]) + summed(vectors) / len(ends))

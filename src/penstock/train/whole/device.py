@@ -113,7 +113,7 @@ def whole_on_device(session: Session) -> Callable[[HostPlan], LayerPlan | None]:
     """
     device, job, graph = session.inputs.device, session.job, session.graph
     carried = session.list_weight is not None or bool(session.inputs.exact_edges)
-    if not graph.is_homogeneous or session.inputs.tables or carried or graph.num_edges >= 1 << 31:
+    if session.inputs.no_table or carried or graph.num_edges >= 1 << 31:
         return lambda host: None
     ((name, nodes),), (edges,) = graph.nodes.items(), graph.edges.values()
     features = nodes.fields[session.inputs.fields[name]]

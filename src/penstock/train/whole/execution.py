@@ -119,7 +119,7 @@ class WholeExecution(LoadedExecution):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         device, inputs = session.inputs.device, session.inputs
-        if device.type == "cuda":
+        if inputs.on_gpu:
             # Imported here, because Triton is only needed with a device.
             from penstock.pipeline.device import DeviceCarrier
 
@@ -160,7 +160,7 @@ class WholeExecution(LoadedExecution):
         return self._session.whole_graph_inference(self._on_device)
 
     def _on_device(self, host: HostPlan) -> LayerPlan | None:
-        if self._session.inputs.device.type != "cuda":
+        if not self._session.inputs.on_gpu:
             return None
         if self._whole is None:
             from penstock.train.whole.device import whole_on_device
@@ -170,7 +170,7 @@ class WholeExecution(LoadedExecution):
 
     def _is_captured(self) -> bool:
         """Whether steps are captured: where all that they read stays on a GPU and is the same in every epoch."""
-        on_device = self._session.inputs.device.type == "cuda" and bool(self._prepared)
+        on_device = self._session.inputs.on_gpu and bool(self._prepared)
         return on_device and is_captured(self._session, [step.decision for step in self._prepared])
 
     def _passes(self, planned: Planned) -> Passes:
@@ -246,7 +246,7 @@ class WholeExecution(LoadedExecution):
                 self._prepared.append(InPlaceStep(session, lists, decision, planned, what))
             return
         with phase("features", "placing features"):
-            if session.inputs.device.type == "cuda" and not decision.retain:
+            if session.inputs.on_gpu and not decision.retain:
                 self._place_features(decision)
         with phase("bins", "making bins"):
             plan = make_plan(reach, layers, order, counts, decision.bins)
@@ -361,7 +361,7 @@ def _at_once(
 ) -> tuple[Decision, MemoryPrediction]:
     """The only way to compute a module of the user's, which has no layers that could be divided, and its memory."""
     layers = len(counts) - 1
-    where: Where = "device" if session.inputs.device.type == "cuda" else "host"
+    where: Where = "device" if session.inputs.on_gpu else "host"
     decision, sizes = Decision([1] * layers, where, False, True, 0), bin_sizes(reach, layers, order, counts, 1)
     try:
         needed = traced_step_memory(session, order, counts, sizes, decision, planned).bytes
@@ -377,16 +377,16 @@ def _may_read_in_place(session: Session) -> bool:
 
     On the host, moving rows changes no bit, and rows may be kept in a file: there bins have rows of their own.
     """
-    return session.inputs.device.type == "cuda" and reads_in_place(session) is not None
+    return session.inputs.on_gpu and reads_in_place(session) is not None
 
 
 def _decided(
     session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
 ) -> tuple[Decision, MemoryPrediction]:
     """The decision on a step within the available memory, and how its memory was predicted."""
-    job, device = session.job, session.inputs.device
+    job, on_device = session.job, session.inputs.on_gpu
     sizes, item = layer_sizes(session, reach, order, counts), _ITEM[job.keep_type]
-    spare, free = available_mb() << 20, free_bytes(device, job.device_share)
+    spare, free = available_mb() << 20, free_bytes(session.inputs.device, job.device_share)
     loss = session.task.loss_bytes(len(planned.seeds))
     if loss > free:
         raise PenstockError(
@@ -416,9 +416,8 @@ def _decided(
             # A layer of the user's may read values, which traced tensors do not have.
             predicted = MemoryPrediction("rule", f"the step cannot be traced ({error}); a rule counts rows and edges")
             place = "recompute" if decision.recompute_levels else decision.keep
-            return step_bytes(sizes, decision.bins[0], place, item, decision.retain, device.type == "cuda") + loss
+            return step_bytes(sizes, decision.bins[0], place, item, decision.retain, on_device) + loss
 
-    on_device = device.type == "cuda"
     in_place = _may_read_in_place(session)
     decision = decide(sizes, job.bins, job.keep, item, free, spare, on_device, predict=predict, in_place=in_place)
     return decision, predicted

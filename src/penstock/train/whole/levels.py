@@ -190,8 +190,10 @@ def read_in_place(session: Session, bins: Sequence[Any], out: int) -> None:
     """Have the bins (`PreparedBin`) of a layer after the first, of width `out`, read rows in place, if that is
     predicted to be cheaper.
     """
-    what, width = _aggregated_in_place(session), session.job.hidden
-    if what is None or not bins or not is_cheaper_in_place(session, [each.block for each in bins], width, out):
+    if not session.inputs.on_host or not bins:
+        return
+    what, width = aggregated_in_place(session), session.job.hidden
+    if what is None or not is_cheaper_in_place(session, [each.block for each in bins], width, out):
         return
     dtype = next(session.learned.parameters()).dtype
     for work in bins:
@@ -200,13 +202,15 @@ def read_in_place(session: Session, bins: Sequence[Any], out: int) -> None:
         work.in_place = RowsInPlace(what, work.block, rows, dtype)
 
 
-def _aggregated_in_place(session: Session) -> Aggregation | None:
+def aggregated_in_place(session: Session) -> Aggregation | None:
     """What layers after the first aggregate of rows in place; None: bins need copies of rows."""
     job, model = session.job, session.model
-    plain = session.graph.is_homogeneous and session.inputs.device.type == "cpu" and getattr(model, "layerwise", False)
+    plain = session.graph.is_homogeneous and getattr(model, "layerwise", False)
     carried = session.list_weight is not None or bool(session.inputs.edges)
+    # Kernels of the host read rows only in the type that they compute with.
+    rounded = session.inputs.on_host and job.keep_type != "float32"
     orders = job.order if isinstance(job.order, list) else [job.order]
-    if not plain or carried or job.residual or job.keep_type != "float32" or "transform" in orders:
+    if not plain or carried or rounded or job.residual or "transform" in orders:
         return None
     what: Aggregation | None = LAYERS[job.model].aggregates(job)
     return what

@@ -17,10 +17,10 @@ from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.nn.aggregation import Aggregation
 from penstock.nn.kernels import cut_evenly
-from penstock.nn.layer_table import LAYERS
 from penstock.sampling.block import Block, MiniBatch
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.session import Session
+from penstock.train.whole.levels import aggregated_in_place
 
 # Neighbour lists by position in an order of vertices, and the transposed lists. Every level of a step is a prefix of
 # one order, so one array of lists serves all layers. It is made by reading the graph's lists once, on all cores. On a
@@ -347,20 +347,12 @@ _WIDEST = 2
 
 def reads_in_place(session: Session) -> Aggregation | None:
     """What the layers of a job aggregate of rows in place; None: its bins need copies of rows."""
-    job, inputs, messages = session.job, session.inputs, session.task.messages
-    if messages is None or not messages.is_homogeneous or not getattr(session.model, "layerwise", False):
-        return None
-    carried = session.list_weight is not None or bool(inputs.edges)
+    job, inputs = session.job, session.inputs
     changed = bool(inputs.tables) or inputs.scale is not None or job.input_dropout > 0
-    joined = job.residual or job.jump != "none" or job.norm == "batch"
-    orders = job.order if isinstance(job.order, list) else [job.order]
-    ordered = "transform" in orders or max(inputs.widths.values()) > _WIDEST * job.hidden
-    # Kernels of the host read rows only in the type that they compute with.
-    rounded = inputs.device.type == "cpu" and job.keep_type != "float32"
-    if carried or changed or joined or ordered or rounded:
+    joined = job.jump != "none" or job.norm == "batch"
+    if session.task.messages is None or changed or joined or max(inputs.widths.values()) > _WIDEST * job.hidden:
         return None
-    what: Aggregation | None = LAYERS[job.model].aggregates(job)
-    return what
+    return aggregated_in_place(session)
 
 
 @dataclass(eq=False)

@@ -58,7 +58,7 @@ def traced_step_memory(
 ) -> PeakMemory:
     """The peak memory of steps where the model is computed, including their bins and the weights."""
     step = StepSizes(order, counts, sizes, decision, planned)
-    if session.inputs.device.type == "cuda":
+    if session.inputs.on_gpu:
         found = traced_device_run(session, [step])
         return PeakMemory(found.allocated, found.moment)
     events, further = traced_host_steps(session, step)

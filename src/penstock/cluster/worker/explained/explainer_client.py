@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.cluster.worker.explained import explainer_process
-from penstock.cluster.worker.explained.frames import Frame, encoded, read_frame
+from penstock.cluster.worker.explained.explainer_process import Frame, encoded, read_frame
 from penstock.errors import PenstockError, known_code
 from penstock.graph.arrays import Array
 from penstock.processes import start_python

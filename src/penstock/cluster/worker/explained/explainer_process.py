@@ -5,19 +5,22 @@ every other one has weights and rows. While it computes it sends heartbeats. It 
 outlives its worker by at most one pass.
 """
 
+import json
 import os
+import struct
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from typing import Any, BinaryIO
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import torch
 
 from penstock.cluster.worker.explained.explanation_graph import Encode, FoundRowMasks, PooledRows, explained_masks
-from penstock.cluster.worker.explained.frames import Frame, encoded, read_frame
 from penstock.errors import PenstockError
 from penstock.explain import MaskOptions
+from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.nn import ModelOptions, build_model
 
@@ -28,6 +31,47 @@ _RATE = 0.1
 """The learning rate of masks. Masks after 20 steps are as close to those of a thousand small steps as after 50 steps of
 0.01.
 """
+
+
+# Messages between a worker and its explainer through pipes: a JSON document and named arrays, never code.
+
+_LENGTH = struct.Struct(">Q")
+_MOST = 1 << 40
+Read = Callable[[int], bytes]
+"""Reads exactly so many bytes."""
+
+
+class Frame(NamedTuple):
+    """A message: a document and named arrays."""
+
+    document: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+def encoded(document: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
+    """A message as bytes, which the other process's `decoded` reads."""
+    kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    described = [[name, array.dtype.str, list(array.shape)] for name, array in kept.items()]
+    header = json.dumps({"document": document, "arrays": described}).encode()
+    return b"".join([_LENGTH.pack(len(header)), header, *(array.tobytes() for array in kept.values())])
+
+
+def read_frame(read: Read) -> Frame:
+    """The next message; whatever `read` raises at the end of the stream is raised."""
+    (length,) = _LENGTH.unpack(read(_LENGTH.size))
+    try:
+        header = json.loads(read(length) if length < _MOST else b"")
+        arrays = {}
+        for name, kind, shape in header["arrays"]:
+            dtype = np.dtype(kind)
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            arrays[str(name)] = np.frombuffer(bytearray(read(size)), dtype).reshape(shape)
+        return Frame(dict(header["document"]), arrays)
+    except (ValueError, KeyError, TypeError) as error:
+        raise PenstockError(f"The explainer's message cannot be read ({error}).", code="malformed-message") from None
+
+
+# The process.
 
 
 def main() -> int:

@@ -294,20 +294,20 @@ class SharedWholeExecution(SharedExecution):
     def _decide(self, levels: list[LevelRows]) -> Decision:
         """The decision, from constant inputs only: a restarted worker must divide its rows as before."""
         session, job = self._session, self._session.job
-        device = session.inputs.device
+        device, on_gpu = session.inputs.device, session.inputs.on_gpu
         room = int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / self._workers.beside)
         free = room
-        if device.type == "cuda":
+        if on_gpu:
             import torch
 
             free = int(job.device_share * torch.cuda.get_device_properties(device).total_memory)
         sizes, item = _sizes(session, levels), _ITEM[job.keep_type]
-        decision = decide(sizes, job.bins, job.keep, item, free, room, device.type == "cuda", overlapping=True)
+        decision = decide(sizes, job.bins, job.keep, item, free, room, on_gpu, overlapping=True)
         if job.bins or self._workers.world == 1 or EXCHANGES[job.exchange].pipeline(job) == "none":
             return decision
         # Inputs are received once, and then kept.
         received = [0, *(each.received for each in levels[1:-1])]
-        costs = (job.order_costs or {}).get("cpu") if device.type == "cpu" else None
+        costs = None if on_gpu else (job.order_costs or {}).get("cpu")
         world, bandwidth = self._workers.world, self._workers.bandwidth
         several = bins_by_cost(sizes, received, world, bandwidth, RATES[device.type], costs)
         return replace(decision, bins=[max(number, several) for number in decision.bins])
