@@ -433,9 +433,11 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
                 code="unsupported-combination",
             )
         cache = 0
-    if cache:
+    if not graph.is_homogeneous:
         # A cache would have to be shared out among the types.
-        graph.require_one_relation("cache_rows", "leave it out of `placement`")
+        if cache:
+            graph.require_one_relation("cache_rows", "leave it out of `placement`")
+        cache = 0
     row = max(1, sum(sizes) // max(rows, 1))
     group = current_gpu_group() or GpuGroup(1)
     return decide_residence(
