@@ -47,6 +47,15 @@ class ExecutionChoice:
     """Whether a device's steps are launched one by one, although they could be captured."""
 
     @property
+    def words(self) -> str:
+        """The execution of batches in a few words."""
+        if self.device == "cpu":
+            groups = "" if self.groups == 1 else f", groups of {self.groups}"
+            return f"CPU, {self.first_layer}{groups}"
+        drawn = "GPU" if self.sampled_by == "cuda" else "CPU"
+        return f"GPU, drawn by {drawn}, features {self.features}"
+
+    @property
     def can_be_filled(self) -> bool:
         """Whether a device's steps can be captured if the host fills their slots."""
         return self.device == self.sampled_by == "cuda" and self.groups == 1 and not self.launched
