@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.cost.model import CostModel, machine_model
+from penstock.cost.model import CostModel
+from penstock.cost.operator_profile import forecast_model
 from penstock.cost.step_prediction import BlockSizes, StepShape, step_seconds
 from penstock.errors import PenstockError
 from penstock.pipeline.schedule import Schedule
@@ -46,11 +47,13 @@ class RunSeconds:
         return {**vars(self), "total_s": self.total}
 
 
-def predict_run(session: Session, device: Device) -> RunSeconds | str:
-    """The seconds of a session's run on this machine, by what was measured of its operators, or else of the machine
-    that comes with Penstock; or why they are not predicted. `session` has its parts on the host; nothing is computed.
+def predict_run(session: Session, device: Device, measure: bool = True) -> RunSeconds | str:
+    """The seconds of a session's run on this machine, or why they are not predicted.
+
+    `session` has its parts on the host, and nothing of it is computed. On a machine that was not measured, a short
+    ladder of operators is, once, if `measure` allows it.
     """
-    job, model = session.job, machine_model()
+    job, model = session.job, forecast_model(measure)
     schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed)
     reasons = unknown_of(session, drawn=SAMPLERS[job.sampler].makes_batches)
     if device == "cuda" and not model.knows("optimiser", "cuda"):
@@ -80,7 +83,7 @@ def _drawn_s(session: Session, model: CostModel, device: Device) -> float:
     host.
     """
     if device == "cpu":
-        found = PredictedSteps(session, model).seconds(rows_gathered, "gather")
+        found = PredictedSteps(session, model).seconds(rows_gathered, "gather", in_run=True)
         if found is not None:
             return found
     return step_seconds(model, _shape(session, kind_of_batches(session).blocks), device)
