@@ -348,59 +348,6 @@ def test_what_is_kept_of_constant_inputs_is_not_computed_again():
     assert later[0] == later[1]
 
 
-def times_of(profile, seconds):
-    """The profile with all its rates, but for those that are relative, as many times as large."""
-    return profile.model_copy(update={"fits": [profiles._times_factor(fit, seconds) for fit in profile.fits]})
-
-
-def test_a_machine_that_was_not_measured_has_a_speed(monkeypatch):
-    """Each operator takes what it takes here on two rungs: here three times as long as where it was measured."""
-    known, machine = shipped_model().profile, this_machine()
-    model, made = CostModel(known.model_copy(update={"machine": machine})), []
-
-    def prepare(entry):
-        def prepared(rung, device):
-            made.append((entry.name, 3 * model.seconds(entry.name, entry.sizes(rung))))
-            return made[-1]
-
-        return prepared
-
-    slow = {name: replace(entry, prepare=entry.prepare and prepare(entry)) for name, entry in OPERATORS.items()}
-    monkeypatch.setattr(profiles, "OPERATORS", slow)
-    monkeypatch.setattr(profiles, "_runs", lambda run: [2 * run[1], run[1]])
-    found = profiles.short_profile(machine, known)
-    assert {name for name, _ in made} > {"sample", "gather", "aggregate", "dense", "optimiser"}
-    assert [fit.rates for fit in found.fits] == [pytest.approx(fit.rates) for fit in times_of(known, 3.0).fits]
-    assert CostModel(found).seconds("loss", {"rows": 9, "classes": 9}) == pytest.approx(
-        3 * model.seconds("loss", {"rows": 9, "classes": 9})
-    )
-    assert CostModel(found).step_seconds({"operators": 1.0}) == model.step_seconds({"operators": 1.0})
-
-
-def test_forecasts_have_the_speed_of_this_machine(tmp_path, monkeypatch):
-    """It is measured once, and not kept where other programs used the machine meanwhile."""
-    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
-    monkeypatch.delenv("PENSTOCK_OPERATORS")
-    others, measured = [0.5, 0.0], []
-
-    def short(machine, known):
-        measured.append(others.pop(0))
-        return times_of(known, 2.0).model_copy(update={"machine": machine, "others": measured[-1]})
-
-    monkeypatch.setattr(profiles, "short_profile", short)
-    assert profiles.forecast_model(measure=False) is shipped_model() and not measured
-    assert profiles.forecast_model() is shipped_model()
-    sizes = {"rows": 9, "classes": 9}
-    for measure in (True, True, False):
-        found = profiles.forecast_model(measure)
-        assert found.seconds("loss", sizes) == pytest.approx(2 * shipped_model().seconds("loss", sizes), rel=1e-4)
-    assert measured == [0.5, 0.0]
-    assert machine_model() is shipped_model()
-    path = operator_cache.cached_path(this_machine())
-    write_profile(operator_profile(rate=5.0, machine=this_machine()), path)
-    assert profiles.forecast_model().seconds("loss", {"rows": 0, "classes": 0}) == 5.0
-
-
 def test_shipped_machines_were_measured():
     """A host of each architecture and a GPU: errors on what was held out, ranges, and what batches of runs take."""
     for name, devices in {"arm-host": {"cpu"}, "x86-host": {"cpu"}, "h200": {"cpu", "cuda"}}.items():

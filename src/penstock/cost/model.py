@@ -132,14 +132,14 @@ class CostModel:
 # machine with another device, driver, number of cores or library has another digest, and no profile yet.
 
 
-def cached_path(machine: MeasuredMachine, kind: str = "") -> Path:
-    """Where the profile of a machine is kept, or that of another `kind`."""
-    return cache_folder() / "operators" / f"{machine.digest}{kind}.json"
+def cached_path(machine: MeasuredMachine) -> Path:
+    """Where the profile of a machine is kept."""
+    return cache_folder() / "operators" / f"{machine.digest}.json"
 
 
-def cached_profile(machine: MeasuredMachine, kind: str = "") -> Profile | None:
+def cached_profile(machine: MeasuredMachine) -> Profile | None:
     """The profile of a machine; None if it was not measured yet, or by a release with another format."""
-    path = cached_path(machine, kind)
+    path = cached_path(machine)
     if not path.is_file():
         return None
     try:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 
 from penstock.cost.fit import fit_and_compare, fit_rates, fit_steps, seconds_of_runs, undisturbed
-from penstock.cost.model import BATCH, VARIABLE, CostModel, cached_path, cached_profile, machine_model, measured_model
+from penstock.cost.model import BATCH, CostModel, cached_path, cached_profile
 from penstock.cost.operators import OPERATORS, Operator, Rung
-from penstock.cost.operators.entry import HELD_OUT, RUNGS, Run, made_ladder, rungs_on, short_ladder
+from penstock.cost.operators.entry import HELD_OUT, RUNGS, made_ladder, rungs_on
 from penstock.cost.profile import (
     CostSpread,
     FittedOperator,
@@ -134,75 +134,6 @@ def lacking_operators(profile: Profile) -> list[tuple[Operator, str]]:
     devices = [device for device in ("cpu", "cuda") if any(fit.device == device for fit in profile.fits)]
     pairs = [(entry, device) for device in devices for entry in OPERATORS.values() if device in entry.devices]
     return [(entry, device) for entry, device in pairs if (entry.name, device) not in known]
-
-
-# The seconds of jobs on a machine that was not measured: each operator of the host that comes with Penstock at the
-# speed that it has here on a short ladder. By these nothing is decided that a loss depends on.
-
-_SHORT = "-short"
-_SHORT_S, _SHORT_RUNS = 0.03, 3
-"""The seconds, and the least number of runs, for which an operator is measured on a rung of the short ladder."""
-_RELATIVE = frozenset({"simulated", "operators"})
-"""Rates of whole steps and batches that multiply the seconds of their operators."""
-
-
-def forecast_model(measure: bool = True) -> CostModel:
-    """The model by which seconds of jobs are forecast: of this machine if it was measured, else the one that comes with
-    Penstock at this machine's speed. That is measured once, within seconds, unless `measure` is False.
-
-    While other programs use the machine its speed is not known, and figures that come with Penstock are taken as they
-    are.
-    """
-    if measured_model() is not None or os.environ.get(VARIABLE):
-        return machine_model()
-    machine, shipped = this_machine(), machine_model()
-    found = cached_profile(machine, _SHORT)
-    if found is None and measure:
-        found = short_profile(machine, shipped.profile)
-        if found.others >= NOTICED:
-            return shipped
-        path = cached_path(machine, _SHORT)
-        # Where nothing can be written the next forecast measures again.
-        with suppress(OSError, PenstockError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_profile(found, path)
-    return shipped if found is None else CostModel(found)
-
-
-@freed_memory_kept()
-def short_profile(machine: MeasuredMachine, known: Profile) -> Profile:
-    """The operators of a known host at the speed of this one: each by what it takes here on two rungs, those that are
-    not measured there by the median of the others.
-    """
-    start, times = time.perf_counter(), cpu_times()
-    here = known.model_copy(update={"machine": machine, "operators": []})
-    model, rungs, factors = CostModel(here), short_ladder(), dict[str, float]()
-    for fit in here.fits:
-        if fit.name not in OPERATORS or (prepare := (entry := OPERATORS[fit.name]).prepare) is None:
-            continue
-        some = [rung for rung in rungs if entry.measured_on(rung, "cpu")]
-        took = [min(_runs(prepare(rung, torch.device("cpu")))) for rung in some]
-        factors[fit.name] = sum(took) / sum(model.seconds(fit.name, entry.sizes(rung)) for rung in some)
-    usual = sorted(factors.values())[len(factors) // 2]
-    fits = [_times_factor(fit, factors.get(fit.name, usual)) for fit in here.fits]
-    found = {"fits": fits, "seconds": time.perf_counter() - start, "others": share_of_others(times, cpu_times())}
-    return here.model_copy(update=found)
-
-
-def _times_factor(fit: FittedOperator, factor: float) -> FittedOperator:
-    rates = {work: rate if work in _RELATIVE else rate * factor for work, rate in fit.rates.items()}
-    return fit.model_copy(update={"rates": rates})
-
-
-def _runs(run: Run) -> list[float]:
-    """Seconds of some runs after the first, which may have to compile."""
-    run()
-    times, end = list[float](), time.perf_counter() + _SHORT_S
-    while len(times) < _SHORT_RUNS or time.perf_counter() < end:
-        began = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - began)
-    return times
 
 
 @freed_memory_kept()

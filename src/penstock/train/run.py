@@ -241,7 +241,7 @@ def _predicted(session: Session, schedule: Schedule) -> Predicted | str:
     if draws and (batches < _COUNTED or session.inputs.device.type == "cuda"):
         return "batches would have to be drawn on the host to be counted, and the run is short or draws none there"
     device: Device = "cuda" if session.inputs.device.type == "cuda" else "cpu"
-    run = predict_run(session, device, measure=False)
+    run = predict_run(session, device)
     if isinstance(run, str):
         return run
     return Predicted(iteration_s=run.step_s, epoch_s=run.step_s * schedule.batches, run_s=run.total)

@@ -149,14 +149,6 @@ def made_ladder(progress: Progress) -> list[Rung]:
     return made
 
 
-def short_ladder() -> list[Rung]:
-    """Two rungs of usual batches, for operators that were measured on another machine."""
-    return [
-        rung_of(made_graph(step.nodes, step.degree), step.seeds, step.fanouts, step.layer, step.width, step.out)
-        for step in (_STEPS[3], _STEPS[5])
-    ]
-
-
 def rung_of(graph: Graph, seeds: int, fanouts: tuple[int, ...], layer: int, width: int, out: int) -> Rung:
     """One rung on a graph; its seeds are the same each time."""
     rng = np.random.default_rng(1)

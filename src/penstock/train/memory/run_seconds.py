@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from penstock.cost.model import CostModel
-from penstock.cost.operator_profile import forecast_model
+from penstock.cost.model import CostModel, machine_model
 from penstock.cost.step_prediction import BlockSizes, StepShape, step_seconds
 from penstock.errors import PenstockError
 from penstock.nn.layer_table import LAYERS
@@ -50,13 +49,11 @@ class RunSeconds:
         return {**vars(self), "total_s": self.total}
 
 
-def predict_run(session: Session, device: Device, measure: bool = True) -> RunSeconds | str:
-    """The seconds of a session's run on this machine, or why they are not predicted.
-
-    `session` has its parts on the host, and nothing of it is computed. On a machine that was not measured, a short
-    ladder of operators is, once, if `measure` allows it.
+def predict_run(session: Session, device: Device) -> RunSeconds | str:
+    """The seconds of a session's run on this machine, by what was measured of its operators, or else of the machine
+    that comes with Penstock; or why they are not predicted. `session` has its parts on the host; nothing is computed.
     """
-    job, model = session.job, forecast_model(measure)
+    job, model = session.job, machine_model()
     schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed)
     reasons = unknown_of(session, drawn=SAMPLERS[job.sampler].makes_batches)
     if device == "cuda" and not model.knows("optimiser", "cuda"):
