@@ -22,7 +22,7 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.stages import StageError, StageTime, limiting
 from penstock.plan.document import Plan, Predicted, one_machine_plan, plan_text, read_plan
-from penstock.plan.execution.choice import Device, ExecutionChoice
+from penstock.plan.execution.choice import ExecutionChoice
 from penstock.processes import polite_interrupt
 from penstock.progress import SILENT, Progress
 from penstock.sampling.sampler_table import SAMPLERS
@@ -236,12 +236,11 @@ def _default(name: str) -> Any:
 
 def _predicted(session: Session, schedule: Schedule) -> Predicted | str:
     """The predicted seconds of a run that is about to begin, or why there are none."""
-    batches = schedule.batches * session.job.epochs
-    draws = SAMPLERS[session.job.sampler].makes_batches
-    if draws and (batches < _COUNTED or session.inputs.device.type == "cuda"):
-        return "batches would have to be drawn on the host to be counted, and the run is short or draws none there"
-    device: Device = "cuda" if session.inputs.device.type == "cuda" else "cpu"
-    run = predict_run(session, device)
+    if session.inputs.device.type != "cpu":
+        return "batches would have to be drawn on the host to be counted"
+    if SAMPLERS[session.job.sampler].makes_batches and schedule.batches * session.job.epochs < _COUNTED:
+        return "the run is short, and batches would have to be drawn to be counted"
+    run = predict_run(session, "cpu")
     if isinstance(run, str):
         return run
     return Predicted(iteration_s=run.step_s, epoch_s=run.step_s * schedule.batches, run_s=run.total)
