@@ -23,7 +23,15 @@ from penstock.cost.model import (
 from penstock.cost.operators import OPERATORS
 from penstock.cost.operators.entry import HELD_OUT, RUNGS, block_sizes, distinct_rows, made_graph, rung_of
 from penstock.cost.profile import FittedOperator, Profile, processor_name, read_profile, this_machine, write_profile
-from penstock.cost.step_prediction import BlockSizes, StepShape, predicted_layers, step_calls, step_seconds, step_work
+from penstock.cost.step_prediction import (
+    BlockSizes,
+    StepShape,
+    calls_by_layer,
+    predicted_layers,
+    step_calls,
+    step_seconds,
+    step_work,
+)
 from penstock.nn import build_model
 from penstock.nn.layer_table import model_options
 from penstock.nn.operator_costs import CHUNK, Processor, aggregate_work, in_chunks, order_costs_of, seconds_of
@@ -319,6 +327,25 @@ def test_the_model_of_this_machine_or_the_one_that_is_named(tmp_path, monkeypatc
     path.parent.mkdir(parents=True)
     write_profile(operator_profile(rate=5.0, machine=machine), path)
     assert machine_model().seconds("loss", {"rows": 0, "classes": 0}) == 5.0
+
+
+def test_what_is_kept_of_constant_inputs_is_not_computed_again():
+    """The first layer's lists are read once, or its sparse inputs read the weight as a list reads its neighbours."""
+    model = CostModel(operator_profile())
+    blocks = [BlockSizes(400, 300, 2000), BlockSizes(300, 100, 900)]
+    shape = StepShape("gcn", blocks, [(512, 32), (32, 4)])
+
+    def first_layer(**kept):
+        return [(call.operator, call.sizes) for call in calls_by_layer(model, replace(shape, **kept)).layers[0]]
+
+    names = [name for name, _ in first_layer(first_kept=True)]
+    assert "dense" in names and not {"aggregate", "aggregate_backward", "transpose"} & set(names)
+    assert dict(first_layer(first_kept=True))["dense"] == {"rows": 300, "in": 512, "out": 32}
+    sparse = first_layer(first_kept=True, first_density=0.01)
+    assert ("aggregate", {"src": 512, "dst": 400, "edges": pytest.approx(0.01 * 400 * 512), "width": 32}) in sparse
+    assert not {"dense", "dense_weight_gradient"} & {name for name, _ in sparse}
+    later = [calls_by_layer(model, replace(shape, first_kept=kept)).layers[1] for kept in (False, True)]
+    assert later[0] == later[1]
 
 
 def test_shipped_machines_were_measured():

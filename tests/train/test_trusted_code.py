@@ -85,7 +85,7 @@ def test_a_plan_asks_first(cluster, place, monkeypatch):
     from penstock.api import training
 
     job = {"module": str(place / "code" / "mine.py:Net"), "graph": str(place / "graph")}
-    monkeypatch.setattr(training, "read_plan", lambda path: SimpleNamespace(job=job, cluster=cluster))
+    monkeypatch.setattr(training, "read_plan", lambda path: SimpleNamespace(job=job, cluster=cluster, given=[]))
     with refused("untrusted-code plan.json"):
         train(plan=place / "plan.json")
 

@@ -227,13 +227,13 @@ def _print_plan(plan: "Plan", out: Path) -> None:
         where.add_row(machine, " ".join(task.id for task in here), *(f"{each:.3g}" for each in sums))
     console.print(where)
     search, predicted = plan.search, plan.predicted
-    if predicted.lower_bound_s:
+    if predicted is not None and predicted.lower_bound_s:
         above = predicted.iteration_s / predicted.lower_bound_s - 1
         print(
             f"No placement takes less than {predicted.lower_bound_s * 1e3:.4g} ms for each iteration; this plan takes"
             f" {predicted.iteration_s * 1e3:.4g} ms, {above:.0%} more."
         )
-    if predicted.epoch_p95_s is not None:
+    if predicted is not None and predicted.epoch_p95_s is not None:
         print(f"An epoch takes {predicted.epoch_s:.4g} s; 95 of 100 take less than {predicted.epoch_p95_s:.4g} s.")
     print(f"{plan.bottleneck}")
     _print_changes(plan.changes)
@@ -374,8 +374,6 @@ def _row(each: "Alternative", batches: int) -> dict[str, Any]:
 
 def _compare(known: list["KnownMachine"], found: list["Planned"]) -> None:
     """One line for each machine."""
-    from penstock.train.execution_plan import words_of
-
     columns = ("machine", "processor", "epoch s", "batch ms", "limit", "GPU memory", "best execution", "figures")
     table = Table(*columns, box=None)
     epochs = [each.epoch_s for each in found if not isinstance(each, PenstockError)]
@@ -390,9 +388,7 @@ def _compare(known: list["KnownMachine"], found: list["Planned"]) -> None:
         limit = f"{predicted.limit} {percent(share)}" if share >= _MOSTLY else "between operators"
         style = "bold" if each.epoch_s == min(epochs) else None
         batch = f"{predicted.seconds * 1e3:.3g}"
-        table.add_row(
-            name, title, f"{each.epoch_s:.3g}", batch, limit, _memory(each), words_of(choice), basis, style=style
-        )
+        table.add_row(name, title, f"{each.epoch_s:.3g}", batch, limit, _memory(each), choice.words, basis, style=style)
     wide_console(160).print(table)
     batches = next(each.kind.batches for each in found if not isinstance(each, PenstockError))
     print(f"An epoch has {counted(batches, 'batches')}.")

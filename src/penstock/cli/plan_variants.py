@@ -96,7 +96,7 @@ def _row(*planned: Any) -> dict[str, Any]:
     return {
         "placement": plan.placement,
         "flows": plan.flows,
-        **plan.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"}),
+        **plan.predicted_seconds,
         "gap": chosen.gap,
         "slowest_link": chosen.slowest_link,
         "slowest_link_bytes": chosen.slowest_link_bytes,

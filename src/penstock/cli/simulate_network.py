@@ -195,8 +195,7 @@ def _of_plan(plan: "Plan", policy: str | None, iterations: int | None) -> Subjec
 
     chosen = policy or plan.flows
     found = replay(plan, chosen, iterations)
-    predicted = plan.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"})
-    fields = {"iteration_s": found.pace.iteration_s, "predicted": {"flows": plan.flows, **predicted}}
+    fields = {"iteration_s": found.pace.iteration_s, "predicted": {"flows": plan.flows, **plan.predicted_seconds}}
     return Subject(found.scenario, chosen, (*FLOW_POLICIES, *_FOR_ANY), fields=fields, pace=found.pace)
 
 

@@ -39,8 +39,8 @@ from penstock.train.dataset.prepared_graph import choose_task, open_data
 from penstock.train.internals import up_to_date
 from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches
-from penstock.train.run import found_anywhere
 from penstock.train.run_context import run_context
+from penstock.train.run_files.run_folder import found_anywhere
 
 _PROFILED = 50
 """Iterations measured where there is no profile."""

@@ -30,9 +30,8 @@ from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
 from penstock.train.job import Job
-from penstock.train.run import found_anywhere
 from penstock.train.run_context import run_context
-from penstock.train.run_files.run_folder import RunFolder
+from penstock.train.run_files.run_folder import RunFolder, found_anywhere
 from penstock.train.whole.measured import MeasuredBin, measure_bins
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message

@@ -53,6 +53,10 @@ class StepShape:
     widths: Sequence[tuple[int, int]]
     heads: int = 4
     order: Order | Sequence[Order] = "auto"
+    first_kept: bool = False
+    """Whether the first layer's aggregates, of inputs that never change, are kept from step to step."""
+    first_density: float = 1.0
+    """The share of the first layer's inputs that is not zero, if they are kept as a sparse matrix; 1: they are not."""
 
 
 def predicted_layers() -> list[str]:
@@ -111,12 +115,36 @@ def calls_by_layer(model: CostModel, shape: StepShape, device: str = "cpu") -> S
         made = calls_of(CalledLayer(sizes, _further(block), _first(shape, number, sizes, costs), shape.heads, last))
         parameters, tensors = parameters + made.parameters, tensors + made.tensors
         behind = [] if last else [Call(name, {"rows": block.dst, "width": width_out}) for name in RELU]
-        layers.append([*made.calls, *behind])
+        layers.append([*(made.calls if number else _of_inputs(made.calls, shape)), *behind])
     loss = Call("loss", {"rows": shape.blocks[-1].dst, "classes": shape.widths[-1][1]})
     return StepCalls(layers, [loss, Call("optimiser", {"tensors": tensors, "numbers": parameters})])
 
 
+_AGGREGATES = frozenset({"aggregate", "aggregate_backward", "transpose"})
+_SPARSE = {"dense": "aggregate", "dense_weight_gradient": "aggregate_backward"}
+"""Products with rows, and what they are with sparse ones, which read the weight as a list reads its neighbours."""
+
+
+def _of_inputs(calls: Sequence[Call], shape: StepShape) -> list[Call]:
+    """The first layer's calls as they are in every step, where something of its inputs is kept."""
+    if shape.first_density < 1:
+        width = shape.widths[0][0]
+        return [
+            _sparse(call, shape.first_density) if call.operator in _SPARSE and call.sizes["in"] == width else call
+            for call in calls
+        ]
+    return [call for call in calls if not shape.first_kept or call.operator not in _AGGREGATES]
+
+
+def _sparse(call: Call, density: float) -> Call:
+    rows, width_in, width_out = (call.sizes[name] for name in ("rows", "in", "out"))
+    sizes = {"src": width_in, "dst": rows, "edges": density * rows * width_in, "width": width_out}
+    return Call(_SPARSE[call.operator], sizes)
+
+
 def _first(shape: StepShape, number: int, sizes: LayerSizes, costs: OrderCosts | None) -> bool:
+    if number == 0 and (shape.first_kept or shape.first_density < 1):
+        return shape.first_density == 1
     order = shape.order if isinstance(shape.order, str) else shape.order[number]
     if order != "auto":
         return order == "aggregate"

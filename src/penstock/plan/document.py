@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from penstock.cost.profile import MeasuredMachine
 from penstock.errors import PenstockError
 from penstock.formatting import html_table
 from penstock.graph.documents import StrictDocument, read_product, validated
@@ -53,13 +54,17 @@ class Predicted(StrictDocument):
         default=None, description="95 of 100 epochs take less, by how much steps and flows vary; none: not known"
     )
     lower_bound_s: float = Field(
+        default=0.0,
         description="no placement and no flow policy takes less in the long run: what links must carry, a store's work,"
-        " or the slowest cycle of tasks"
+        " or the slowest cycle of tasks",
     )
     placement_bound_s: float = Field(default=0.0, description="the same for the placement that was chosen")
-    link_bytes: dict[str, float]
-    link_utilisation: dict[str, float]
-    memory_gb: dict[str, float] = Field(description="the most that is held at any time, by machine")
+    run_s: float | None = Field(
+        default=None, description="of a whole run, with its start and validations; none: not predicted"
+    )
+    link_bytes: dict[str, float] = Field(default={})
+    link_utilisation: dict[str, float] = Field(default={})
+    memory_gb: dict[str, float] = Field(default={}, description="the most that is held at any time, by machine")
     device_memory_gb: dict[str, dict[str, float]] = Field(
         default={}, description="the same of other kinds of devices, by kind and machine, where it is known"
     )
@@ -114,17 +119,22 @@ class Plan(StrictDocument):
     execution: dict[str, Any] = Field(
         description="`mode`, and how a run in that mode is set up; of one machine, what was decided by name"
     )
+    reasons: dict[str, str] = Field(default={}, description="why it was decided so, by name in `execution`")
+    given: list[str] = Field(
+        default=[],
+        description="what its run was given as objects of Python, so that the plan alone does not carry it out",
+    )
     placement: str
     flows: str = Field(description="the policy by which flows share links")
     tasks: list[PlannedTask]
     traffic: list[PlannedFlows] = Field(default=[], description="what tasks send each other, by kind")
-    predicted: Predicted
-    bottleneck: str
-    compared: list[Compared]
+    predicted: Predicted | None = Field(default=None, description="none: a run wrote the plan and predicted nothing")
+    bottleneck: str = ""
+    compared: list[Compared] = Field(default=[])
     changes: list[Change] = Field(default=[], description="what could be bought or set, and what it would bring")
     advice: str = Field(default="", description="which ways to send fewer bytes would help; empty: links do not limit")
     slow: list[Change] = Field(default=[], description="what the plan takes with slow machines, as they were asked for")
-    search: Effort
+    search: Effort = Field(default=Effort(steps=0, seconds=0.0, simulated=0))
     profile: dict[str, Any] = Field(
         description="what an iteration costs: with it `penstock simulate` can replay the plan; of one machine, the"
         " machine whose operators were measured"
@@ -138,8 +148,16 @@ class Plan(StrictDocument):
     @property
     def facts(self) -> dict[str, Any]:
         """The prediction as a run's result reports it, beside what happened."""
-        seconds = self.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"})
-        return {"placement": self.placement, "flows": self.flows, **seconds}
+        return {"placement": self.placement, "flows": self.flows, **self.predicted_seconds}
+
+    @property
+    def predicted_seconds(self) -> dict[str, float]:
+        """The predicted seconds of an iteration and of an epoch, and the least in the long run; empty without them."""
+        if self.predicted is None:
+            return {}
+        return self.predicted.model_dump(
+            include={"iteration_s", "epoch_s", "lower_bound_s", "run_s"}, exclude_none=True
+        )
 
     def machine_of(self) -> dict[str, str]:
         """The machine of every task, by its name."""
@@ -160,6 +178,31 @@ class Plan(StrictDocument):
                 code="unsupported-combination",
             )
         return CARRIED_OUT[self.flows]
+
+
+def one_machine_plan(
+    job: dict[str, Any],
+    execution: dict[str, Any],
+    reasons: dict[str, str],
+    placement: str,
+    machine: tuple[str, MeasuredMachine],
+    **found: Any,
+) -> Plan:
+    """The plan of a job on one machine, of a name and with what was measured there: what `penstock plan --execution`
+    chooses, or what a run has decided by itself; `found` are further fields of the plan.
+    """
+    name, measured = machine
+    gpus = float(execution["device"] == "cuda")
+    return Plan(
+        job=job,
+        execution={"mode": "one-machine", **execution},
+        reasons=reasons,
+        placement=placement,
+        flows="fair",
+        tasks=[PlannedTask(id="worker-0", kind="worker", machine=name, cores=measured.cores, gpus=gpus)],
+        profile=measured.model_dump(mode="json"),
+        **found,
+    )
 
 
 def read_plan(path: Path) -> Plan:

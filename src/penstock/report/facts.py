@@ -149,24 +149,37 @@ def _paths(used: Mapping[str, Any]) -> str:
 def plan_card(run: RunRecord) -> str:
     """What a plan predicted and decided, beside what was measured and done; empty for a run without a plan."""
     said = mapping(run.result.get("predicted"))
+    decisions = {name: mapping(each) for name, each in mapping(run.result.get("decisions")).items()}
+    rows = _predicted_rows(run, said)
+    if not rows and not decisions:
+        return ""
+    about = f"placement {_text(said.get('placement'))}, flows {_text(said.get('flows'))}"
+    head = ["decision", "planned", "carried out", "why"]
+    done = [
+        [name, *(_text(each.get(key)) for key in ("planned", "carried_out", "why"))] for name, each in decisions.items()
+    ]
+    return card("Plan", (pairs(rows) if rows else "") + (table(head, done, len(done)) if done else ""), escape(about))
+
+
+def _predicted_rows(run: RunRecord, said: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The predicted seconds beside those that a run took; empty where they are not known."""
     predicted = number(said.get("epoch_s"))
     # The first epoch compiles kernels and fills the pipeline.
     epochs = sorted(each for each in map(number, listed(run.result.get("epoch_seconds"))) if each is not None)
     if predicted is None or not epochs:
-        return ""
+        return []
     real = epochs[len(epochs) // 2]
     off = f" ({signed_percent(real / predicted - 1, 1)})" if predicted else ""
     rows = [
         ("an epoch, as planned", seconds(predicted)),
         ("an epoch, as it was (median)", seconds(real) + off),
         ("an iteration, as planned", seconds(amount(said.get("iteration_s")))),
-        ("the least in the long run", seconds(amount(said.get("lower_bound_s")))),
     ]
-    about = f"placement {_text(said.get('placement'))}, flows {_text(said.get('flows'))}"
-    decisions = {name: mapping(each) for name, each in mapping(run.result.get("decisions")).items()}
-    head = ["decision", "planned", "carried out"]
-    done = [[name, _text(each.get("planned")), _text(each.get("carried_out"))] for name, each in decisions.items()]
-    return card("Plan", pairs(rows) + (table(head, done, len(done)) if done else ""), escape(about))
+    if (whole := number(said.get("run_s"))) is not None:
+        rows.append(("the run, as planned", seconds(whole)))
+    if least := amount(said.get("lower_bound_s")):
+        rows.append(("the least in the long run", seconds(least)))
+    return rows
 
 
 def settled_card(run: RunRecord) -> str:

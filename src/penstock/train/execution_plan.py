@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -14,12 +14,12 @@ from penstock.cost.fit import fit_and_compare
 from penstock.cost.model import BATCH, LAUNCHED_BATCH, CostModel, Extrapolation, batch_work, machine_model
 from penstock.cost.profile import FittedOperator, MeasuredMachine
 from penstock.errors import PenstockError
-from penstock.formatting import percent
+from penstock.formatting import counted, percent
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.graph.graph import Graph
 from penstock.pipeline.grouped_batches import PER_PROCESSOR
 from penstock.pipeline.schedule import START, Schedule
-from penstock.plan.document import Compared, Effort, Plan, PlannedTask, Predicted
+from penstock.plan.document import Compared, Effort, Plan, Predicted, one_machine_plan
 from penstock.plan.execution import (
     Alternative,
     BatchKind,
@@ -45,8 +45,8 @@ from penstock.train.execution.support import reasons_against as reasons_against_
 from penstock.train.first_layer.ways import WAYS, reasons_against
 from penstock.train.job import Job, make_job
 from penstock.train.job_batches import depths_of, kind_of_batches
-from penstock.train.run import found_anywhere
 from penstock.train.run_context import run_context
+from penstock.train.run_files.run_folder import found_anywhere
 from penstock.train.session import Session
 
 # The choices that a job and a profiled machine leave open.
@@ -237,29 +237,34 @@ def plan_document(job: Job, found: PlannedExecution, machine: str) -> Plan:
     planned = job.model_copy(update={**fields, **found_anywhere(job), "threads": threads, "timed_choices": []})
     compared = [_compared(each, found.kind.batches) for each in found.plan.alternatives]
     taken = None if found.room is None or not gpu else found.room.taken
-    worker = PlannedTask(id="worker-0", kind="worker", machine=machine, cores=found.machine.cores, gpus=float(gpu))
-    return Plan(
-        job=planned.model_dump(mode="json"),
-        execution={"mode": "one-machine", **asdict(choice), "order": list(choice.order)},
-        placement=compared[0].placement,
-        flows="fair",
-        tasks=[worker],
+    return one_machine_plan(
+        planned.model_dump(mode="json"),
+        {**asdict(choice), "order": list(choice.order)},
+        _reasons(choice, [each.choice for each in found.plan.alternatives]),
+        choice.words,
+        (machine, found.machine),
         predicted=Predicted(
             iteration_s=predicted.seconds,
             epoch_s=found.epoch_s,
             lower_bound_s=min(each.lower_bound_s for each in compared),
             placement_bound_s=compared[0].lower_bound_s,
-            link_bytes={},
             link_utilisation=predicted.use,
-            memory_gb={},
             device_memory_gb={} if taken is None else {"gpu": {machine: taken / 1e9}},
         ),
         bottleneck=f"{predicted.limit} is busy {percent(predicted.use[predicted.limit])} of the time.",
         compared=compared,
         search=Effort(steps=len(compared), seconds=found.seconds, simulated=len(compared)),
-        profile=found.machine.model_dump(mode="json"),
         notes=found.plan.unknown,
     )
+
+
+def _reasons(choice: ExecutionChoice, compared: Sequence[ExecutionChoice]) -> dict[str, str]:
+    """By name, why a plan decides as it does: a value is the only one that the job allows, or of the fastest."""
+    fastest = f"It is that of the fastest of {counted(len(compared), 'executions')} that were predicted."
+    return {
+        name: fastest if len({getattr(each, name) for each in compared}) > 1 else "The job allows nothing else here."
+        for name in asdict(choice)
+    }
 
 
 def _compared(each: Alternative, batches: int) -> Compared:
@@ -267,7 +272,7 @@ def _compared(each: Alternative, batches: int) -> Compared:
     choice, predicted = each.choice, each.predicted
     busy = predicted.use[predicted.limit]
     return Compared(
-        placement=words_of(choice),
+        placement=choice.words,
         flows="fair",
         iteration_s=predicted.seconds,
         epoch_s=predicted.seconds * batches,
@@ -276,15 +281,6 @@ def _compared(each: Alternative, batches: int) -> Compared:
         slowest_link=predicted.limit,
         slowest_link_bytes=0.0,
     )
-
-
-def words_of(choice: ExecutionChoice) -> str:
-    """The execution of batches in a few words."""
-    if not choice.on_gpu:
-        groups = "" if choice.groups == 1 else f", groups of {choice.groups}"
-        return f"CPU, {choice.first_layer}{groups}"
-    drawn = "GPU" if choice.drawn_on_gpu else "CPU"
-    return f"GPU, drawn by {drawn}, features {choice.features}"
 
 
 # The time of a batch that no operator accounts for, fitted to runs of small jobs. Operators are measured alone; in a

@@ -100,9 +100,10 @@ class PredictedSteps:
         groups: int | None = None,
         features: Features = "host",
         cache_rows: int = 0,
+        in_run: bool = False,
     ) -> float | None:
-        """Predicted seconds of a batch with features in a place; None where the cost model does not
-        know all operators.
+        """Predicted seconds of a batch with features in a place, or `in_run` with what runs take beyond operators; None
+        where the cost model does not know all operators.
         """
         if self._kind is None:
             return None
@@ -123,7 +124,7 @@ class PredictedSteps:
             groups=max(1, job.groups) if groups is None else groups,
             launched=self._session.placed is not None and not self._is_captured,
         )
-        return predicted_seconds(self._model, self._kind, choice, way, job)
+        return predicted_seconds(self._model, self._kind, choice, way, job, in_run)
 
     @property
     def _is_captured(self) -> bool:

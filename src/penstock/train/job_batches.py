@@ -19,6 +19,7 @@ from penstock.nn.zoo.model import layer_widths
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, mean_blocks, predict
 from penstock.plan.execution.first_layer import WayWork
+from penstock.plan.execution.search import within_run
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.rows import by_counts
@@ -74,11 +75,14 @@ def _counted_kind(session: Session) -> BatchKind:
 
 
 def predicted_seconds(
-    model: CostModel, kind: BatchKind, choice: ExecutionChoice, way: WayWork, job: Job
+    model: CostModel, kind: BatchKind, choice: ExecutionChoice, way: WayWork, job: Job, in_run: bool = False
 ) -> float | None:
-    """Predicted seconds of a job's batch executed as chosen; None where an operator was not measured."""
+    """Predicted seconds of a job's batch executed as chosen, or `in_run` with what runs take beyond operators; None
+    where an operator was not measured.
+    """
     try:
-        return predict(model, kind, choice, way, depths_of(job)).seconds
+        found = predict(model, kind, choice, way, depths_of(job))
+        return (within_run(model, choice, found) if in_run else found).seconds
     except PenstockError as error:
         if error.code != "missing-data":
             raise

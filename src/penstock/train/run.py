@@ -1,5 +1,6 @@
 """A run from start to end: its folder, the loop, the test of the best model, and the record of how it ended."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -18,21 +19,27 @@ from penstock.memory import HOST_PEAK
 from penstock.nn.layer_table import ModelOptions
 from penstock.nn.user_module import user_module_location
 from penstock.pipeline.options import PipelineOptions
+from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.stages import StageError, StageTime, limiting
-from penstock.plan.document import Plan, plan_text, read_plan
+from penstock.plan.document import Plan, Predicted, one_machine_plan, plan_text, read_plan
+from penstock.plan.execution.choice import ExecutionChoice
 from penstock.processes import polite_interrupt
 from penstock.progress import SILENT, Progress
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.assembly import few_steps_note
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
 from penstock.train.checks import check_job, data_notes
+from penstock.train.compute_device import STEPS as MEND_STEPS
+from penstock.train.compute_device import device_memory
 from penstock.train.finalists import settle
 from penstock.train.job import Job, changed_job, stored_job, write_job
 from penstock.train.loop import Loop
+from penstock.train.memory.run_seconds import predict_run
 from penstock.train.optimisers import keep_ways, load_optimiser, rates_on_device
 from penstock.train.run_context import run_context
 from penstock.train.run_files.checkpoints import TrainState, checked_train_state, read_best, take_newest
-from penstock.train.run_files.run_folder import FUNCTIONS, PLAN, RunFolder, check_code
+from penstock.train.run_files.run_folder import FUNCTIONS, PLAN, RunFolder, check_code, found_anywhere
 from penstock.train.session import Session, device_facts, run_facts
 from penstock.train.tasks import Task
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, check_given_again
@@ -71,7 +78,11 @@ def start_run(
         facts = {"model": model, **run_facts(session), "given": given.names()}
         folder = RunFolder.create(job, name, force, facts, {} if plan is None else {PLAN: plan_text(plan)})
         session.folder = folder.path
-        return _run(session, folder, TrainState(), progress)
+        if plan is not None:
+            session.execution.restore(plan.execution.get(STEPS))
+            return _run(session, folder, TrainState(), progress)
+        objects = {"graph": graph is not None and graph.path is None, "model": module is not None, **given.names()}
+        return _run(session, folder, TrainState(), progress, [name for name, there in objects.items() if there])
 
 
 def carry_out_plan(plan: Plan, job: Job, force: bool = False, progress: Progress = SILENT) -> RunFolder:
@@ -85,7 +96,10 @@ def carry_out_plan(plan: Plan, job: Job, force: bool = False, progress: Progress
     return start_run(job, force=force, progress=progress, plan=plan)
 
 
-PLANNED = ("threads", "device", "sample_on", "placement", "first_layer", *PipelineOptions.model_fields)
+PLANNED = (
+    *("threads", "device", "sample_on", "placement", "first_layer", "bins", "keep", "keep_type"),
+    *PipelineOptions.model_fields,
+)
 """Job fields that a plan decides or relies on, beside those that decide what an iteration costs."""
 
 
@@ -97,6 +111,12 @@ def planned_job(plan: Plan, path: Path, changes: Mapping[str, Any], trust_module
     named = changes.get("module")
     if named is not None:
         changes = {**changes, "module": user_module_location(named)}
+    if plan.given:
+        raise PenstockError(
+            f"The run that wrote {path} was given objects of Python ({', '.join(plan.given)}), which the plan does not"
+            " have: train on them again.",
+            code="unsupported-combination",
+        )
     planned, job = (stored_job(plan.job, "The plan's job", each) for each in ({}, changes))
     check_code(planned, path, trust_module, named)
     former, fields = (each.model_dump(mode="json") for each in (planned, job))
@@ -116,15 +136,114 @@ def plan_of(folder: RunFolder) -> Plan | None:
     return read_plan(path) if path.exists() else None
 
 
-def _beside_plan(session: Session, folder: RunFolder) -> dict[str, Any]:
-    """What a run's plan predicted and decided, beside what was done; empty for a run without a plan."""
+def _beside_plan(session: Session, folder: RunFolder, schedule: Schedule) -> dict[str, Any]:
+    """What a run's plan predicted and decided, beside what was done; empty for a run of an earlier release."""
     plan = plan_of(folder)
     if plan is None:
         return {}
-    done = session.executed()
+    done = {**session.executed(), **session.execution.prepare(schedule)}
     decided = {name: value for name, value in plan.execution.items() if name in done}
-    decisions = {name: {"planned": value, "carried_out": done[name]} for name, value in decided.items()}
+    decisions = {
+        name: {"planned": value, "carried_out": done[name], "why": plan.reasons.get(name, "")}
+        for name, value in decided.items()
+    }
     return {"predicted": plan.facts, "decisions": decisions}
+
+
+# The plan that a run without one writes: what it has decided by itself, and what it predicts of that.
+
+STEPS = "steps"
+"""The name, in a plan's `execution`, of what was decided for each step of an epoch on the whole graph."""
+_COUNTED = 100
+"""A run is predicted if it has at least so many batches: some are drawn for that, which a short run would feel."""
+
+
+def decided_plan(session: Session, schedule: Schedule, given: list[str]) -> Plan:
+    """What a session that is about to train has decided, as a plan that decides the same again. `given` are the names
+    of what it was given as objects.
+    """
+    execution = {**session.executed(), **session.execution.prepare(schedule)}
+    fields = {name: execution[name] for name in ("device", "groups", "sample_threads")}
+    job = session.job.model_copy(
+        update={**fields, **_placed_fields(session), "gather_threads": session.job.reading_threads, "run": None}
+    )
+    names = [each.name for each in dataclasses.fields(ExecutionChoice) if each.name in execution]
+    choice = ExecutionChoice(**{name: execution[name] for name in names})
+    predicted = _predicted(session, schedule)
+    return one_machine_plan(
+        {**job.model_dump(mode="json"), "timed_choices": []},
+        execution,
+        _reasons(session, execution),
+        choice.words,
+        ("this", this_machine()),
+        given=given,
+        **(
+            {"notes": [f"The seconds of the run are not predicted: {predicted}."]}
+            if isinstance(predicted, str)
+            else {"predicted": predicted}
+        ),
+    )
+
+
+def _placed_fields(session: Session) -> dict[str, Any]:
+    """The job fields that place a graph on a GPU as it was placed, and do steps as they are done; none on a CPU."""
+    if session.placed is None:
+        return {}
+    residence, job = session.placed.decision.residence, session.job
+    places = {"topology": residence.topology, "features": residence.features, "cache_rows": residence.cache_rows}
+    open_places = {name: value for name, value in places.items() if name != "cache_rows" or value}
+    drawn = job.sample_on == "auto" and session.executed()["sampled_by"] == "cuda"
+    return {
+        "placement": {**(job.placement if isinstance(job.placement, dict) else {}), **open_places},
+        "capture": session.placed.is_captured and job.capture,
+        **({"sample_on": "device"} if drawn else {}),
+    }
+
+
+_ON_HOST = "The host computes, so it draws the batches and reads the features where they are."
+_USUAL = {
+    "first_layer": "Every batch reads rows or aggregates of them, whichever takes fewer bytes.",
+    "order": "Every block of every batch has the cheaper order, by the costs in the job (order_costs).",
+    "groups": "Each batch is drawn while others are trained.",
+    "sample_threads": "One thread keeps ahead of the steps.",
+}
+"""Why a field has its value where the job leaves it open and nothing was timed or predicted."""
+
+
+def _reasons(session: Session, execution: Mapping[str, Any]) -> dict[str, str]:
+    """By name, why a session decided so: the job's own value, what was timed or predicted, or a rule."""
+    job = session.job
+    why = _ON_HOST if session.placed is None else " ".join(session.placed.decision.why)
+    found = {name: _USUAL.get(name, why) for name in execution}
+    found["device"] = "It is the GPU of this host." if job.device == "auto" else "The job asks for it."
+    if job.device == "auto" and execution["device"] == "cpu":
+        found["device"] = "There is no GPU."
+    if STEPS in execution:
+        found[STEPS] = "Bins and places that the job asks for; where it leaves them open, what fits the free memory."
+    found |= {name: f"The job has {getattr(job, name)!r}." for name in _USUAL if getattr(job, name) != _default(name)}
+    found |= {name: f"Decided by {by}." for name, by in session.decided_by.items() if name in found}
+    for name in found.keys() & session.settled.keys():
+        settled = session.settled[name]
+        times = [each for each in settled["finalists"] if each["timed_s"] is not None]
+        timed = ", ".join(f"{each['value']} {1e3 * each['timed_s']:.3g} ms" for each in times)
+        found[name] = settled["reason"] or f"Of batches that were timed it was the fastest: {timed}."
+    return found
+
+
+def _default(name: str) -> Any:
+    return Job.model_fields[name].default
+
+
+def _predicted(session: Session, schedule: Schedule) -> Predicted | str:
+    """The predicted seconds of a run that is about to begin, or why there are none."""
+    if session.inputs.device.type != "cpu":
+        return "batches would have to be drawn on the host to be counted"
+    if SAMPLERS[session.job.sampler].makes_batches and schedule.batches * session.job.epochs < _COUNTED:
+        return "the run is short, and batches would have to be drawn to be counted"
+    run = predict_run(session, "cpu")
+    if isinstance(run, str):
+        return run
+    return Predicted(iteration_s=run.step_s, epoch_s=run.step_s * schedule.batches, run_s=run.total)
 
 
 def resume_run(
@@ -175,26 +294,37 @@ def resume_run(
         folder.close()
 
 
-def _run(session: Session, folder: RunFolder, train_state: TrainState, progress: Progress) -> RunFolder:
-    trained = _trained(session, folder, train_state, progress)
+def _run(
+    session: Session, folder: RunFolder, train_state: TrainState, progress: Progress, objects: list[str] | None = None
+) -> RunFolder:
+    """Train from a position to the end. A run that begins without a plan gives `objects`, the names of what it was
+    given as objects: it writes a plan.
+    """
+    trained = _trained(session, folder, train_state, progress, objects)
     session.callbacks.end(trained.facts["result"])
     return trained
 
 
-def _trained(session: Session, folder: RunFolder, train_state: TrainState, progress: Progress) -> RunFolder:
+def _trained(
+    session: Session, folder: RunFolder, train_state: TrainState, progress: Progress, objects: list[str] | None
+) -> RunFolder:
     session.peak = HOST_PEAK.measure()
     loop = Loop(session, folder, train_state, progress)
     try:
+        if objects is not None:
+            with device_memory(lambda: "when the steps were prepared", MEND_STEPS):
+                plan = decided_plan(session, loop.schedule, objects)
+            folder.write(PLAN, plan_text(plan))
         with polite_interrupt() as asked:
             times = loop.run(asked)
             if not train_state.done:
                 loop.save()
-                result = {**result_of(loop, times), **_beside_plan(session, folder)}
+                result = {**result_of(loop, times), **_beside_plan(session, folder, loop.schedule)}
                 folder.write_facts(state="interrupted", message=_where(train_state), result=result)
                 return folder
             loop.save()
             best = read_best(folder.checkpoints, progress) if train_state.best_epoch >= 0 else None
-            result = {**finish(loop, times, best, progress), **_beside_plan(session, folder)}
+            result = {**finish(loop, times, best, progress), **_beside_plan(session, folder, loop.schedule)}
             early = train_state.epoch < session.job.epochs
             folder.write_facts(state="stopped-early" if early else "finished", result=result)
             return folder
@@ -324,22 +454,6 @@ def change_epochs(train_state: TrainState, epochs: int) -> None:
             f"The run is in epoch {begun} already: give --epochs {begun} or more.", code="value-out-of-range"
         )
     train_state.done = train_state.epoch == epochs
-
-
-def found_anywhere(job: Job) -> dict[str, Any]:
-    """Job fields that name files, as absolute paths."""
-    return {
-        "graph": resolved(job.graph),
-        "module": None if job.module is None else user_module_location(job.module),
-        "loss": None if job.loss is None else user_module_location(job.loss),
-        "metrics": [user_module_location(name) for name in job.metrics],
-        "callbacks": [user_module_location(name) for name in job.callbacks],
-    }
-
-
-def resolved(name: str) -> str:
-    """An absolute path; names of data sets stay unchanged."""
-    return str(Path(name).resolve()) if Path(name).exists() else name
 
 
 def _options_of(module: torch.nn.Module | None) -> dict[str, Any]:

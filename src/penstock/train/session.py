@@ -22,6 +22,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK, Peak
 from penstock.nn.zoo import ZOO
+from penstock.pipeline.grouped_batches import group_size
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder, StageTime
@@ -86,6 +87,9 @@ class Execution(Protocol):
 
     def sample(self, planned: Planned) -> Batch:
         """A planned batch, drawn by the host or the device."""
+
+    def prepare(self, schedule: Schedule) -> dict[str, Any]:
+        """Make ready what all steps of a schedule need; returns what was decided for it by name, as a plan has it."""
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """The steps of a schedule from a position on."""
@@ -168,7 +172,7 @@ class Session:
             "first_layer": job.first_layer,
             "order": job.order,
             "sample_threads": job.drawing_threads,
-            "groups": job.groups,
+            "groups": 1 if job.groups == 1 else group_size(job.groups, job.threads or default_threads()),
         }
         if self.placed is None:
             return found

@@ -6,10 +6,14 @@ import pytest
 
 from in_process import answer, command, refusal
 from operator_profiles import gpu_profile, operator_profile
+from penstock.api import train
 from penstock.cost.profile import write_profile
 from penstock.graph.folder import write_graph
-from refusals import check_refusal
-from training_graphs import community_graph, facts_of
+from penstock.plan.document import read_plan
+from penstock.train.job import job_of
+from penstock.train.run import carry_out_plan, planned_job, start_run
+from refusals import check_refusal, refused
+from training_graphs import community_graph, facts_of, trained
 
 JOB = ["--fanouts", "4,3", "--hidden", "8", "--batch-size", "16", "--threads", "2"]
 
@@ -45,10 +49,63 @@ def test_what_was_planned_is_done(planned, tmp_path, monkeypatch, capsys):
     assert "an epoch, as planned" in page and "carried out" in page
     own = ["--graph", tmp_path / "graph", *JOB, "--device", "cpu", "--first-layer", "aggregate", "--epochs", 2]
     alone = answer(monkeypatch, capsys, "train", *own, "--run", tmp_path / "alone")
-    assert "decisions" not in alone
+    assert alone["decisions"]["first_layer"] == {
+        "planned": "aggregate", "carried_out": "aggregate", "why": "The job has 'aggregate'."
+    }  # fmt: skip
     assert facts_of(tmp_path / "alone")["result"]["loss_so_far"] == facts_of(tmp_path / "run")["result"]["loss_so_far"]
     longer = answer(monkeypatch, capsys, "train", "--resume", tmp_path / "run", "--epochs", 3)
     assert longer["decisions"] == decisions
+
+
+def losses_of(run):
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert found
+    return [(line["kind"], line.get("loss"), line.get("train_loss"), line.get("val")) for line in found]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--model", "sage", *JOB],
+        ["--model", "gcn", "--sampler", "whole", "--layers", "2", "--hidden", "8", "--keep", "disk"],
+    ],
+)
+def test_a_run_without_a_plan_writes_the_one_it_carries_out(flags, tmp_path, monkeypatch, capsys):
+    """The plan of a run has each decision with its reason, and another run carries it out to the bit."""
+    write_graph(community_graph(), tmp_path / "graph")
+    own = ["--graph", tmp_path / "graph", *flags, "--device", "cpu", "--epochs", "2"]
+    first = answer(monkeypatch, capsys, "train", *own, "--run", tmp_path / "run")
+    plan = read_plan(tmp_path / "run" / "plan.json")
+    assert plan.reasons.keys() >= first["decisions"].keys() and all(plan.reasons.values())
+    assert all(each["planned"] == each["carried_out"] for each in first["decisions"].values())
+    assert plan.predicted is not None or "not predicted" in plan.notes[0]
+    assert "carried out" in (tmp_path / "run" / "report.html").read_text()
+    given = ["--plan", tmp_path / "run" / "plan.json", "--run", tmp_path / "again"]
+    again = answer(monkeypatch, capsys, "train", *given)
+    assert losses_of(tmp_path / "again") == losses_of(tmp_path / "run")
+    assert again["decisions"] == first["decisions"]
+
+
+def test_a_plan_keeps_its_bins_where_the_job_leaves_them_open(tmp_path):
+    """The bins of a run follow the memory that was free; its plan's are carried out also where there is more."""
+    write_graph(community_graph(), tmp_path / "graph")
+    fields = {"graph": str(tmp_path / "graph"), "sampler": "whole", "layers": 2, "hidden": 8, "device": "cpu"}
+    start_run(job_of({**fields, "model": "sage", "epochs": 1, "bins": 3, "run": str(tmp_path / "run")}))
+    plan = read_plan(tmp_path / "run" / "plan.json")
+    (step,) = plan.execution["steps"]
+    assert max(step["bins"]) == 3
+    is_open = plan.model_copy(update={"job": {**plan.job, "bins": "auto"}})
+    carry_out_plan(is_open, planned_job(is_open, tmp_path / "plan.json", {"run": str(tmp_path / "again")}, False))
+    assert facts_of(tmp_path / "again")["result"]["decisions"]["steps"]["carried_out"] == [step]
+    assert losses_of(tmp_path / "again") == losses_of(tmp_path / "run")
+    with refused("mismatched-inputs bins"):
+        planned_job(plan, tmp_path / "plan.json", {"bins": 2}, False)
+
+
+def test_a_plan_of_objects_is_refused(tmp_path):
+    trained(community_graph(), tmp_path / "run", epochs=1, batch_size=16, fanouts=[2])
+    with refused("unsupported-combination graph objects"):
+        train(plan=tmp_path / "run" / "plan.json", run=tmp_path / "again")
 
 
 def test_a_plan_for_another_machine_says_so(planned, tmp_path, monkeypatch, capsys):

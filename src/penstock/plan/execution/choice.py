@@ -57,6 +57,15 @@ class ExecutionChoice:
         return self.sampled_by == "cuda"
 
     @property
+    def words(self) -> str:
+        """The execution of batches in a few words."""
+        if not self.on_gpu:
+            groups = "" if self.groups == 1 else f", groups of {self.groups}"
+            return f"CPU, {self.first_layer}{groups}"
+        drawn = "GPU" if self.drawn_on_gpu else "CPU"
+        return f"GPU, drawn by {drawn}, features {self.features}"
+
+    @property
     def can_be_filled(self) -> bool:
         """Whether a device's steps can be captured if the host fills their slots."""
         return self.on_gpu and self.drawn_on_gpu and self.groups == 1 and not self.launched

@@ -232,7 +232,7 @@ def search(model: CostModel, kind: BatchKind, space: Space) -> ExecutionPlan:
                 raise
             unknown[str(error)] = None
         else:
-            found.append(Alternative(choice, _in_run(model, choice, predicted)))
+            found.append(Alternative(choice, within_run(model, choice, predicted)))
     if not found:
         raise PenstockError(f"No execution can be predicted. {next(iter(unknown))}", code="missing-data")
     fastest = min(each.predicted.seconds for each in found)
@@ -241,7 +241,7 @@ def search(model: CostModel, kind: BatchKind, space: Space) -> ExecutionPlan:
     return ExecutionPlan([chosen, *others], list(unknown))
 
 
-def _in_run(model: CostModel, choice: ExecutionChoice, predicted: Prediction) -> Prediction:
+def within_run(model: CostModel, choice: ExecutionChoice, predicted: Prediction) -> Prediction:
     """The prediction of a batch within a run, if runs of the device were measured."""
     launched = choice.on_gpu and not choice.can_be_filled
     seconds = model.batch_seconds(predicted.seconds, predicted.operators, choice.device, launched=launched)

@@ -32,6 +32,10 @@ class LoadedExecution:
     def sample(self, planned: Planned) -> Batch:
         return self._session.task.sample(planned)
 
+    def prepare(self, schedule: Schedule) -> dict[str, Any]:
+        """Nothing: every step makes ready what it needs."""
+        return {}
+
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """Steps one at a time, so that the loop sees the weights after each."""
         planned = schedule.from_position(start), schedule.from_position(start)

@@ -1,11 +1,13 @@
 """Predicts the seconds of a run before it starts: its steps, its validations, and what is done beside them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.cost.model import CostModel, machine_model
 from penstock.cost.step_prediction import BlockSizes, StepShape, step_seconds
 from penstock.errors import PenstockError
+from penstock.nn.layer_table import LAYERS
+from penstock.nn.order import is_sparse
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution.choice import Device
 from penstock.plan.execution.first_layer import rows_gathered
@@ -14,6 +16,7 @@ from penstock.train.batch_source import layers_of
 from penstock.train.finalists import PredictedSteps
 from penstock.train.job_batches import kind_of_batches, unknown_of, widths_of
 from penstock.train.session import Session
+from penstock.train.trace.fake_session import input_density
 from penstock.train.whole.execution import levels_of, reach_of
 from penstock.train.whole.memory import bin_sizes
 
@@ -80,7 +83,7 @@ def _drawn_s(session: Session, model: CostModel, device: Device) -> float:
     host.
     """
     if device == "cpu":
-        found = PredictedSteps(session, model).seconds(rows_gathered, "gather")
+        found = PredictedSteps(session, model).seconds(rows_gathered, "gather", in_run=True)
         if found is not None:
             return found
     return step_seconds(model, _shape(session, kind_of_batches(session).blocks), device)
@@ -94,7 +97,11 @@ def _whole_s(session: Session, model: CostModel, device: Device) -> float:
     blocks = []
     for (size, *_), level in zip(bin_sizes(reach, layers, order, counts, 1), counts[1:], strict=True):
         blocks.append(BlockSizes(sum(size.inputs.values()), sum(level.values()), sum(size.edges.values())))
-    return step_seconds(model, _shape(session, blocks), device)
+    job = session.job
+    kept = LAYERS[job.model].aggregates(job) is not None and not job.input_dropout and not session.inputs.tables
+    density = input_density(session) if kept else 1.0
+    shape = replace(_shape(session, blocks), first_kept=kept, first_density=density if is_sparse(density) else 1.0)
+    return step_seconds(model, shape, device)
 
 
 def _shape(session: Session, blocks: Sequence[BlockSizes]) -> StepShape:

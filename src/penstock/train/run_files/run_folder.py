@@ -35,7 +35,8 @@ from penstock.nn.user_module import user_module_location
 from penstock.train.job import JOB, Job, read_decided, stored_job, write_job
 from penstock.train.run_files.table_file import append_epoch, write_table_of
 
-# Code that a run folder or a plan names. It is run only with the user's consent, since both may come from others.
+# Files and code that a run folder or a plan names. Code is run only with the user's consent, since both may come from
+# others.
 
 _started_here: set[tuple[Path, str]] = set()
 """Runs that this process has started, with the code that the user named for them."""
@@ -73,6 +74,22 @@ def check_code(
             " that code, then add --trust-module (in Python trust_module=True).",
             code="untrusted-code",
         )
+
+
+def found_anywhere(job: Job) -> dict[str, Any]:
+    """Job fields that name files, as absolute paths."""
+    return {
+        "graph": resolved(job.graph),
+        "module": None if job.module is None else user_module_location(job.module),
+        "loss": None if job.loss is None else user_module_location(job.loss),
+        "metrics": [user_module_location(name) for name in job.metrics],
+        "callbacks": [user_module_location(name) for name in job.callbacks],
+    }
+
+
+def resolved(name: str) -> str:
+    """An absolute path; names of data sets stay unchanged."""
+    return str(Path(name).resolve()) if Path(name).exists() else name
 
 
 FORMAT, VERSION = "penstock-run", 1
@@ -182,6 +199,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    def write(self, name: str, text: str) -> None:
+        """Write one of the run's documents, or replace it."""
+        with writing(self.path / name, self._advice):
+            write_whole(self.path / name, text)
 
     def write_facts(self, **changes: Any) -> None:
         """Replace some of run.json's fields."""

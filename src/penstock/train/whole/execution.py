@@ -142,11 +142,16 @@ class WholeExecution(LoadedExecution):
         self._known: list[Decision] = []
         """The decisions of an interrupted run for each step of an epoch: other bins would round sums differently."""
 
-    def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """Steps one at a time; a module of the user's computes its whole neighbourhoods at once."""
+    def prepare(self, schedule: Schedule) -> dict[str, Any]:
+        """Divide the steps of an epoch into bins; a module of the user's has none, and nothing is decided for it."""
         if not self._prepared and not self._kept:
             for planned in first_epoch(schedule):
                 self._prepare(planned._replace(seeds=np.sort(planned.seeds)))
+        return {"steps": self.state()} if self._prepared else {}
+
+    def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
+        """Steps one at a time; a module of the user's computes its whole neighbourhoods at once."""
+        self.prepare(schedule)
         if self._is_captured():
             # Imported here, because Triton is only needed with a device.
             from penstock.train.whole.device import captured_whole_steps
