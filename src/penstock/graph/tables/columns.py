@@ -13,8 +13,13 @@ from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS
 from penstock.graph.schema import edge_key, file_name
 from penstock.graph.tables.fields import (
+    ClassLabel,
     CodeField,
     Field,
+    FlagLabel,
+    FloatLabel,
+    LabelField,
+    MultiLabel,
     NumberColumn,
     PlainField,
     TimeField,
@@ -23,7 +28,6 @@ from penstock.graph.tables.fields import (
     as_text,
     refuse_infinite,
 )
-from penstock.graph.tables.labels import ClassLabel, FlagLabel, FloatLabel, LabelField, MultiLabel
 from penstock.graph.tables.reader import Role, Table, TableChunk
 from penstock.graph.tables.spec import EdgeSpec, FeatureSpec, LabelSpec, NodeSpec
 from penstock.progress import Progress

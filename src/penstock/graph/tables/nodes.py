@@ -13,8 +13,8 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS, NodeSet, splits_by_ratio
 from penstock.graph.folder import write_ids, write_splits
 from penstock.graph.tables.columns import FieldWriters, fold_codes, learn_fields, node_fields, roles_of
+from penstock.graph.tables.fields import LabelField
 from penstock.graph.tables.index import IdIndex, IdKind, new_index
-from penstock.graph.tables.labels import LabelField
 from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.spec import NodeSpec
 from penstock.progress import Progress
