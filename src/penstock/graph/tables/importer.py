@@ -139,12 +139,14 @@ def plan_import(spec_path: str | Path, out: str | Path, memory_gb: float | None 
     """What an import would take; nothing is written."""
     spec_path, place = Path(spec_path), Path(out).resolve()
     spec = read_spec(spec_path)
+    # Before any row is read: what the samples take is no part of the import.
+    base = int((anonymous_mb() + READING_MB) * (1 << 20))
     bound = None if memory_gb is None else MemoryBound(memory_gb)
     nodes = {each.type: NodeTable(each, spec_path.parent, place, place, None) for each in spec.nodes}
     edges = [EdgeTable(each, spec_path.parent, nodes[each.type[0]], nodes[each.type[2]], None) for each in spec.edges]
     while not place.exists():
         place = place.parent
-    return _Forecast(nodes, edges, bound).plan(shutil.disk_usage(place).free)
+    return _Forecast(nodes, edges, base, bound).plan(shutil.disk_usage(place).free)
 
 
 class _EdgeCost(NamedTuple):
@@ -160,8 +162,11 @@ class _EdgeCost(NamedTuple):
 class _Forecast:
     """Adds up what the steps of an import take."""
 
-    def __init__(self, nodes: dict[str, NodeTable], edges: list[EdgeTable], bound: MemoryBound | None) -> None:
+    def __init__(
+        self, nodes: dict[str, NodeTable], edges: list[EdgeTable], base: int, bound: MemoryBound | None
+    ) -> None:
         self._nodes, self._bound = nodes, bound
+        self._base = base
         self._ids: dict[str, _IdSample] = {name: _IdSample() for name in nodes}
         self._of_nodes = {name: self._node_plan(name, each) for name, each in nodes.items() if each.table}
         self._edges = [(each, self._edge_plan(each)) for each in edges]
@@ -180,13 +185,12 @@ class _Forecast:
         seconds = _START_S + sum(each.seconds for each in costs) + (node_bytes + spools + lists) * _WRITE_S
         for plan in self._of_nodes.values():
             seconds += 2 * plan.seconds + plan.rows * _LOOK_UP_S[self._kind(plan.table)]
-        base = int((anonymous_mb() + READING_MB) * (1 << 20))
         most = max(int(1.5 * sum(self._index_bytes.values())), *(each.memory for each in costs), 0)
         known = sum(int(self._vertices[kind] * (12 + self._ids[kind].bytes())) for kind in self._on_disk)
         divided = max((each.divided for each in costs), default=0)
         return ImportPlan(
             seconds=round(seconds, 1),
-            memory_bytes=base + (most if self._bound is None else min(most, self._bound.total)),
+            memory_bytes=self._base + (most if self._bound is None else min(most, self._bound.total)),
             disk_bytes=node_bytes + spools + max(lists, known) + divided,
             graph_bytes=node_bytes + lists,
             free_disk_bytes=free,
