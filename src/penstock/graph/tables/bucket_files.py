@@ -21,7 +21,7 @@ from penstock.memory import anonymous_mb
 
 # How much memory what may take. Python, the kernels and the readers of tables take some before any of it.
 
-READING_MB = 110
+READING_MB = 220
 """Batches of the readers, two at a time, and what pyarrow keeps of them."""
 _LEAST_MB = 64
 
