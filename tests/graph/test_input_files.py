@@ -23,7 +23,7 @@ from penstock.graph.convert.ogb import load_saved, read_numbers
 from penstock.graph.documents import read_yaml
 from penstock.graph.files import MOST_BYTES, check_target, open_regular, read_document
 from penstock.graph.graph import Graph
-from penstock.graph.tables.reader import find_files
+from penstock.graph.tables.addresses import find_files
 from penstock.partition import open_partition
 from penstock.plan.document import read_plan
 from penstock.report import write_report

@@ -196,6 +196,13 @@ def import_command(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The graph folder to make.")],
+    memory_gb: Annotated[
+        float | None,
+        typer.Option(min=0, help="The memory that tables may take; what exceeds it is sorted on disk beside --out."),
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only say how many seconds and how much memory and disk it would take.")
+    ] = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -203,8 +210,11 @@ def import_command(
 
     Example: [bold]penstock data import spec.yaml --out data/shop[/bold]
     """
+    if plan:
+        _plan_import(source, out, memory_gb, as_json)
+        return
     with measured() as took, shown_progress(as_json) as progress:
-        graph = _import(source, out, force, progress)
+        graph = _import(source, out, force, progress, memory_gb)
     notes: dict[str, Any] = {what: graph.origin[what] for what in ("dropped", "created") if what in graph.origin}
     lines = []
     for what, counts in notes.items():
@@ -284,11 +294,42 @@ def prepare_command(
     answer(as_json, _fields(made, out, took), *_lines(made), _written(out, took))
 
 
-def _import(source: Path, out: Path, force: bool, progress: Progress) -> "Graph":
+def _plan_import(source: Path, out: Path, memory_gb: float | None, as_json: bool) -> None:
+    """Print what an import would take."""
+    from dataclasses import asdict
+
+    from penstock.graph.tables import plan_import
+
+    if source.suffix.lower() not in (".yaml", ".yml"):
+        raise PenstockError(
+            f"--plan is for the import of tables, and {source} is no spec of tables (.yaml): remove it.",
+            code="conflicting-options",
+        )
+    found = plan_import(source, out, memory_gb)
+    if as_json:
+        print_json(asdict(found))
+        return
+    for each in found.tables:
+        size = f"{counted(each.files, 'files')} of {_bytes(each.bytes)} together"
+        print(f"{each.table}: about {counted(each.rows, 'rows')} in {size}")
+    if found.ids_on_disk:
+        print(f"ids on disk: {', '.join(found.ids_on_disk)}")
+    print(
+        f"About {found.seconds:,.0f} s, {_bytes(found.memory_bytes)} of memory and {_bytes(found.disk_bytes)} of disk"
+        f" ({_bytes(found.free_disk_bytes)} are free) for a graph of {_bytes(found.graph_bytes)}."
+    )
+
+
+def _import(source: Path, out: Path, force: bool, progress: Progress, memory_gb: float | None) -> "Graph":
     if source.suffix.lower() in (".yaml", ".yml"):
         from penstock.graph.tables import import_tables
 
-        return import_tables(source, out, force, progress)
+        return import_tables(source, out, force, progress, memory_gb)
+    if memory_gb is not None:
+        raise PenstockError(
+            f"--memory-gb bounds the import of tables, and {source} is no spec of tables (.yaml): remove it.",
+            code="conflicting-options",
+        )
     from penstock.graph.convert.detect import load
 
     check_target(out, force)

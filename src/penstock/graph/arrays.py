@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from penstock.errors import PenstockError
-from penstock.graph.files import open_bytes, open_regular
+from penstock.graph.files import open_bytes, open_regular, take_blocks
 
 # Plain `.npy` files: opened mapped, written through files, appended to while their length is unknown.
 
@@ -183,6 +183,21 @@ class ArrayWriter:
             raise ValueError(f"{self.path}: rows of shape {rows.shape[1:]} do not fit {self.row_shape}")
         self._file.write(np.ascontiguousarray(rows, self.dtype).data)
         self.rows += len(rows)
+
+    def extend(self, rows: int) -> int:
+        """Make room for rows that are written in place later; the position of the first of them in the file."""
+        self._file.flush()
+        begin = self._file.seek(0, os.SEEK_END)
+        take_blocks(self._file.fileno(), begin + rows * self.dtype.itemsize * math.prod(self.row_shape))
+        self._file.seek(0, os.SEEK_END)
+        self.rows += rows
+        return begin
+
+    def reopen(self) -> Self:
+        """Open the complete file again, to add rows to it."""
+        self._file = open_bytes(self.path, "r+b", 1 << 20)
+        self._file.seek(0, os.SEEK_END)
+        return self
 
     def close(self) -> None:
         """Complete the header. A second call does nothing."""

@@ -1,6 +1,6 @@
 """What a graph holds: node types with fields and splits, edge types with in-neighbour lists."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -270,6 +270,70 @@ def splits_by_ratio(eligible: Array, ratios: tuple[float, float, float], seed: i
     ends = np.round(np.cumsum(ratios) * len(eligible)).astype(np.int64)
     starts = [0, *ends[:-1]]
     return {name: np.sort(shuffled[a:b]).astype(np.int64) for name, a, b in zip(SPLITS, starts, ends, strict=True)}
+
+
+_DRAWN_ROWS, _DRAWN_BINS = 1 << 20, 1 << 20
+
+
+class DrawnSplit:
+    """The same shares for any number of vertices, block by block: no array is as long as there are vertices.
+
+    `eligible` says for each vertex whether it may be drawn; without it all of `count` may.
+    """
+
+    def __init__(self, count: int, eligible: Array | None, ratios: tuple[float, float, float], seed: int) -> None:
+        self._count, self._eligible, self._key = count, eligible, document_key(seed, "split")
+        bins = np.zeros(_DRAWN_BINS + 1, np.int64)
+        for _, draws in self._blocks():
+            bins[1:] += np.bincount(_bins_of(draws), minlength=_DRAWN_BINS)
+        np.cumsum(bins, out=bins)
+        ends = np.round(np.cumsum(ratios) * bins[-1]).astype(np.int64)
+        self._ends = self._find(ends, bins)
+
+    def codes(self, start: int, stop: int) -> Array:
+        """The place of each vertex's share in train, val, test; 3 for none of them, -1 where it may not be drawn."""
+        draws, numbers = unit_draws(self._key, stop - start, start), np.arange(start, stop)
+        out = np.zeros(stop - start, np.int8)
+        for draw, number in self._ends:
+            out += (draws > draw) | ((draws == draw) & (numbers >= number))
+        if self._eligible is not None:
+            out[np.asarray(self._eligible[start:stop]) == 0] = -1
+        return out
+
+    def _find(self, ends: Array, bins: Array) -> list[tuple[float, int]]:
+        """Draw and number of the first vertex behind each share."""
+        # A share that takes all ends behind every bin.
+        wanted = np.searchsorted(bins, ends, "right") - 1
+        numbers, draws = [np.empty(0, np.int64)], [np.empty(0)]
+        for some_numbers, some_draws in self._blocks():
+            near = np.isin(_bins_of(some_draws), wanted)
+            numbers.append(some_numbers[near])
+            draws.append(some_draws[near])
+        all_numbers, all_draws = np.concatenate(numbers), np.concatenate(draws)
+        order = np.argsort(all_draws, kind="stable")
+        all_numbers, all_draws = all_numbers[order], all_draws[order]
+        firsts = np.searchsorted(_bins_of(all_draws), wanted)
+        found = []
+        for end, bin_, first in zip(ends.tolist(), wanted.tolist(), firsts.tolist(), strict=True):
+            if bin_ >= _DRAWN_BINS:
+                found.append((2.0, 0))
+                continue
+            place = first + end - int(bins[bin_])
+            found.append((float(all_draws[place]), int(all_numbers[place])))
+        return found
+
+    def _blocks(self) -> Iterator[tuple[Array, Array]]:
+        """Numbers and draws of the vertices that may be drawn."""
+        for start in range(0, self._count, _DRAWN_ROWS):
+            stop = min(start + _DRAWN_ROWS, self._count)
+            numbers, draws = np.arange(start, stop), unit_draws(self._key, stop - start, start)
+            may = slice(None) if self._eligible is None else np.asarray(self._eligible[start:stop]) != 0
+            yield numbers[may], draws[may]
+
+
+def _bins_of(draws: Array) -> Array:
+    bins: Array = (draws * _DRAWN_BINS).astype(np.int64)
+    return bins
 
 
 _SUFFIX = "_mask"

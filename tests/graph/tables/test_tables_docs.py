@@ -77,7 +77,7 @@ def test_commands_and_python_work(shop: Workbench, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(shop.folder)
     shop.text("spec.yaml", _blocks("yaml")[-1])
     commands = [line for block in _blocks("") for line in block.splitlines() if line.startswith("penstock data ")]
-    assert len(commands) == 3
+    assert len(commands) == 5
     for command in commands:
         result = CliRunner().invoke(data, shlex.split(command)[2:], catch_exceptions=False)
         assert result.exit_code == 0, result.output

@@ -155,9 +155,10 @@ def test_no_file_matches(bench: Workbench) -> None:
     _has(bench.sentence([{**USERS, "files": ["none.csv"]}]), "'none.csv'")
 
 
-def test_a_folder_is_no_file(bench: Workbench) -> None:
-    bench.table("u/1.parquet", {"id": [1]})
-    _has(bench.sentence([{**USERS, "files": "u"}]), "is a folder", "u/*.parquet")
+def test_a_folder_without_tables(bench: Workbench) -> None:
+    bench.text("u/_SUCCESS", "")
+    bench.text("u/notes.txt", "")
+    _has(bench.sentence([{**USERS, "files": "u"}]), "No file matches 'u' of node type user", str(bench.folder))
 
 
 def test_unknown_format(bench: Workbench) -> None:

@@ -1,11 +1,12 @@
 """Graphs from users' tables, and back.
 
-`importer` goes through all steps: read the spec (`spec`), stream the files in any of their formats (`reader`), number
-the vertices (`nodes`, `index`, `hash_index`), turn columns into fields (`columns`, `fields`, `labels`),
-resolve and sort the edges (`edges`). `export` goes the other way. No table is ever held in memory.
+`importer` goes through all steps: read the spec (`spec`), find the files wherever they lie (`addresses`), stream them
+in any of their formats (`reader`), number the vertices (`nodes`, `index`), turn columns into fields (`fields`), resolve
+the edges (`edges`) and sort them (`lists`). No table is ever held in memory; with a bound on memory, what exceeds it is
+divided on disk (`bucket_files`). `export` goes the other way.
 """
 
 from penstock.graph.tables.export import export_tables
-from penstock.graph.tables.importer import import_tables
+from penstock.graph.tables.importer import ImportPlan, import_tables, plan_import
 
-__all__ = ["export_tables", "import_tables"]
+__all__ = ["ImportPlan", "export_tables", "import_tables", "plan_import"]

@@ -1,6 +1,7 @@
-"""Edge types from tables to lists: endpoints resolved, spooled to disk, and sorted."""
+"""Edge types from tables to a spool on disk: endpoints resolved, rows kept, held out or dropped."""
 
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
-from penstock.graph.csr import build_lists, deduplicate_lists, index_dtype
-from penstock.graph.data import SPLITS, EdgeSet
-from penstock.graph.folder import edges_folder, write_held_out
-from penstock.graph.schema import EdgeType, edge_key, relation_names
-from penstock.graph.tables.columns import FieldWriters, edge_fields, fold_codes, learn_fields, roles_of
-from penstock.graph.tables.fields import Field, as_text
-from penstock.graph.tables.nodes import NodeTable
+from penstock.graph.arrays import Array, ArrayWriter, open_array
+from penstock.graph.blocks import ranges
+from penstock.graph.csr import index_dtype
+from penstock.graph.data import SPLITS
+from penstock.graph.schema import edge_key
+from penstock.graph.tables.bucket_files import MemoryBound
+from penstock.graph.tables.fields import Field, FieldWriters, as_text, edge_fields, fold_codes, learn_fields, roles_of
+from penstock.graph.tables.index import FoundNumbers, IdFile
+from penstock.graph.tables.nodes import IndexFullError, NodeTable
 from penstock.graph.tables.reader import Role, Table, TableChunk
 from penstock.graph.tables.spec import EdgeSpec
 from penstock.progress import Progress
@@ -117,45 +119,129 @@ def _both_ways(sources: Array, destinations: Array) -> tuple[Array, Array, Array
     return starts[keep], ends[keep], rows[keep]
 
 
-# One edge type from tables to a spool: endpoints resolved, rows kept, held out or dropped.
-
 _NAMED = 5
+_LOST_ROWS = 1 << 18
 
 
 class EdgeTable:
     """An edge type: its table and the node types at its ends."""
 
-    def __init__(self, spec: EdgeSpec, folder: Path, source: NodeTable, destination: NodeTable) -> None:
+    def __init__(
+        self, spec: EdgeSpec, folder: Path, source: NodeTable, destination: NodeTable, bound: MemoryBound | None
+    ) -> None:
         self.spec, self.source, self.destination = spec, source, destination
         self.key = edge_key(spec.type)
         self.fields = edge_fields(spec)
         self.dropped = 0
+        self._bound = bound
         self._named: list[str] = []
-        self.table = Table(spec, folder, f"edge type {self.key}", self._roles())
+        self._answers: dict[str, FoundNumbers] = {}
+        self.table = Table(spec, folder, f"edge type {self.key}", self.roles())
 
     def spool(self, folder: Path, progress: Progress) -> Spool:
         """All rows resolved and written to `folder` in order of arrival."""
         # By now the node tables are read and the kinds of their ids are known.
-        self.table.roles = self._roles()
+        self.table.roles = self.roles()
         if self.source is self.destination and self.source.kind is None:
             self._read_ends_alike()
         if any(field.learns for field in self.fields):
             with progress.step(f"{self.key}: columns", self.table.rows, "rows"):
                 for _ in learn_fields(self.fields, self.table, set(), progress):
                     pass
+        while True:
+            try:
+                spool = self._spool(folder, progress)
+                break
+            except IndexFullError as full:
+                # Ids met so far keep their numbers, so the table can be read again from its beginning.
+                full.nodes.move_to_disk()
+                shutil.rmtree(folder)
+        if self.dropped and self.spec.dangling == "error":
+            raise PenstockError(self._dangling_sentence(), code="id-out-of-range")
+        return spool
+
+    def _spool(self, folder: Path, progress: Progress) -> Spool:
+        self.dropped, self._named = 0, []
+        self._answers = self._ask(folder / "asked", progress)
         ends = (self.source, self.destination)
         with (
             Spool(self.spec, self.fields, ends, folder) as spool,
             progress.step(f"{self.key}: edges", self.table.rows, "rows"),
         ):
-            for chunk in self.table.chunks(self.table.roles):
+            for chunk in self._chunks():
                 self._take(chunk, spool)
                 progress.advance(len(chunk))
-        if self.dropped and self.spec.dangling == "error":
-            raise PenstockError(self._dangling_sentence(), code="id-out-of-range")
+        shutil.rmtree(folder / "asked", ignore_errors=True)
         return spool
 
-    def _roles(self) -> dict[str, Role]:
+    # Ends whose ids are on disk are looked up before the table is read for the rest.
+
+    def _ask(self, work: Path, progress: Progress) -> dict[str, FoundNumbers]:
+        """The numbers of the ends whose ids are on disk, by column; where both are of one type, of both in turn."""
+        ends = {column: nodes for column, nodes in self.ends() if nodes.on_disk}
+        if not ends or self._bound is None:
+            return {}
+        asked: dict[str, IdFile] = {}
+        lost = None
+        with progress.step(f"{self.key}: ids", self.table.rows, "rows"), ExitStack() as stack:
+            for chunk in self.table.chunks({column for column, _ in self.ends()}):
+                found = {column: nodes.ids_of(chunk, column) for column, nodes in ends.items()}
+                if self.source is self.destination:
+                    found = {self.spec.source: _in_turn(found[self.spec.source], found[self.spec.destination])}
+                for column, ids in found.items():
+                    if column not in asked:
+                        asked[column] = IdFile(work / str(len(asked)), ends[column].kind or "string", self._bound)
+                        stack.callback(asked[column].file.release)
+                    asked[column].append(ids)
+                for column, nodes in self.ends():
+                    if not nodes.on_disk and not self._creates(nodes):
+                        lost = lost or stack.enter_context(ArrayWriter(work / "lost.npy", np.bool_))
+                        lost.append(nodes.find(chunk, column)[1] < 0)
+                progress.advance(len(chunk))
+            if lost is not None:
+                lost.close()
+            return self._answer(asked, ends, work, None if lost is None else open_array(lost.path))
+
+    def _answer(
+        self, asked: dict[str, IdFile], ends: dict[str, NodeTable], work: Path, lost: Array | None
+    ) -> dict[str, FoundNumbers]:
+        """Ends that may not create vertices first: rows that they lose create none at the other end."""
+        answers: dict[str, FoundNumbers] = {}
+        for column in sorted(asked, key=lambda column: self._creates(ends[column])):
+            nodes = ends[column]
+            if nodes.on_disk is None:
+                continue
+            place, creates = work / f"answers.{len(answers)}", self._creates(nodes)
+            answers[column] = nodes.on_disk.answer(asked[column], place, creates, lost if creates else None)
+            if not creates and self.source is not self.destination:
+                with ArrayWriter(work / "lost_first.npy", np.bool_) as writer:
+                    for start, stop in ranges(answers[column].rows, _LOST_ROWS):
+                        writer.append(answers[column].take(stop - start) < 0)
+                lost = open_array(writer.path)
+                answers[column].again()
+        return answers
+
+    def _chunks(self) -> Iterator[TableChunk]:
+        """The rows of the table with the columns that are still needed: not the ids of ends that are all known."""
+        answered = set(self._answers)
+        if answered and self.source is self.destination:
+            answered = {self.spec.source, self.spec.destination}
+        if any(each.created or each.unknown for each in self._answers.values()):
+            answered = set()
+        columns = (set(self.table.roles) - answered) | set(roles_of(self.fields))
+        if columns:
+            yield from self.table.chunks(columns)
+            return
+        rows = next(iter(self._answers.values())).rows // (2 if self.source is self.destination else 1)
+        for start, stop in list(ranges(rows, _LOST_ROWS)) or [(0, 0)]:
+            yield TableChunk(pa.record_batch([pa.nulls(stop - start)], [""]), self.table.files[0], start)
+
+    def ends(self) -> list[tuple[str, NodeTable]]:
+        """The columns of the ends and their node types."""
+        return [(self.spec.source, self.source), (self.spec.destination, self.destination)]
+
+    def roles(self) -> dict[str, Role]:
+        """The roles of the columns, by what is known of the ids."""
         roles = roles_of(self.fields)
         if self.spec.relation is not None:
             roles[self.spec.relation] = "text"
@@ -173,11 +259,26 @@ class EdgeTable:
             self.table.roles |= dict.fromkeys(ends, "string id")
 
     def _take(self, chunk: TableChunk, spool: Spool) -> None:
-        source_ids, sources = self.source.find(chunk, self.spec.source)
-        destination_ids, destinations = self.destination.find(chunk, self.spec.destination)
+        if self._answers and self.source is self.destination:
+            both = self._answers[self.spec.source].take(2 * len(chunk))
+            sources, destinations = both[0::2].copy(), both[1::2].copy()
+            source_ids, destination_ids = (self._ids(chunk, column, nodes) for column, nodes in self.ends())
+        else:
+            source_ids, sources = self._find(chunk, self.spec.source, self.source)
+            destination_ids, destinations = self._find(chunk, self.spec.destination, self.destination)
         lost = self._lost(chunk, sources, destinations)
         self._create(sources, destinations, source_ids, destination_ids, lost)
         spool.append(chunk, sources, destinations, ~lost if lost.any() else None)
+
+    def _find(self, chunk: TableChunk, column: str, nodes: NodeTable) -> tuple[pa.Array | None, Array]:
+        if column in self._answers:
+            return self._ids(chunk, column, nodes), self._answers[column].take(len(chunk))
+        return nodes.find(chunk, column)
+
+    def _ids(self, chunk: TableChunk, column: str, nodes: NodeTable) -> pa.Array | None:
+        """The ids of an end on disk, where this table creates some."""
+        some = self._answers.get(column) or self._answers.get(self.spec.source)
+        return nodes.ids_of(chunk, column) if some and some.created else None
 
     def _lost(self, chunk: TableChunk, sources: Array, destinations: Array) -> Array:
         """Rows that name a vertex which neither exists nor may be created; the first few are recorded."""
@@ -197,25 +298,48 @@ class EdgeTable:
         return nodes.table is None or self.spec.dangling == "create"
 
     def _create(
-        self, sources: Array, destinations: Array, source_ids: pa.Array, destination_ids: pa.Array, lost: Array
+        self,
+        sources: Array,
+        destinations: Array,
+        source_ids: pa.Array | None,
+        destination_ids: pa.Array | None,
+        lost: Array,
     ) -> None:
         """Number ids that are new, row by row and source before destination."""
+        self._keep_created(sources, destinations, source_ids, destination_ids)
         new_sources = np.flatnonzero((sources < 0) & ~lost)
         new_destinations = np.flatnonzero((destinations < 0) & ~lost)
         if len(new_sources) + len(new_destinations) == 0:
             return
-        new_source_ids = source_ids.take(pa.array(new_sources))
-        new_destination_ids = destination_ids.take(pa.array(new_destinations))
         if self.source is not self.destination:
-            sources[new_sources] = self.source.add(new_source_ids)
-            destinations[new_destinations] = self.destination.add(new_destination_ids)
+            if source_ids is not None and len(new_sources):
+                sources[new_sources] = self.source.add(source_ids.take(pa.array(new_sources)))
+            if destination_ids is not None and len(new_destinations):
+                destinations[new_destinations] = self.destination.add(destination_ids.take(pa.array(new_destinations)))
             return
-        ids = _joined(new_source_ids, new_destination_ids)
+        assert source_ids is not None and destination_ids is not None, "ids on disk are numbered before"
+        ids = _joined(source_ids.take(pa.array(new_sources)), destination_ids.take(pa.array(new_destinations)))
         order = np.argsort(np.concatenate([2 * new_sources, 2 * new_destinations + 1]))
         numbers = np.empty(len(ids), np.int64)
         numbers[order] = self.source.add(ids.take(pa.array(order)))
         sources[new_sources] = numbers[: len(new_sources)]
         destinations[new_destinations] = numbers[len(new_sources) :]
+
+    def _keep_created(
+        self, sources: Array, destinations: Array, source_ids: pa.Array | None, destination_ids: pa.Array | None
+    ) -> None:
+        """Add the ids that were created and numbered before the table was read for the rest."""
+        if self.source is not self.destination:
+            for nodes, ids, numbers in (
+                (self.source, source_ids, sources),
+                (self.destination, destination_ids, destinations),
+            ):
+                if nodes.on_disk and ids is not None:
+                    nodes.on_disk.append_created(ids, numbers)
+        elif self.source.on_disk and source_ids is not None and destination_ids is not None:
+            self.source.on_disk.append_created(
+                _in_turn(source_ids, destination_ids), np.stack([sources, destinations], axis=1).reshape(-1)
+            )
 
     def _dangling_sentence(self) -> str:
         what = "1 edge of {} names a vertex" if self.dropped == 1 else f"{self.dropped:,} edges of {{}} name vertices"
@@ -233,59 +357,6 @@ def _joined(first: pa.Array, second: pa.Array) -> pa.Array:
     return pa.concat_arrays([ids.cast(pa.large_string()) for ids in (first, second)])
 
 
-# Tables whose rows have a relation each: from one spool to an edge type for every relation.
-
-
-def write_relations(spool: Spool, folder: Path, progress: Progress) -> dict[EdgeType, EdgeSet]:
-    """The lists of every relation that the table names, with its held-out pairs, and of its reverse if wanted."""
-    spec, count = spool.spec, len(spool.words)
-    sources, destinations = open_array(spool.sources.path), open_array(spool.destinations.path)
-    places = _by_relation(open_array(spool.relations["train"].path), count)
-    apart = {
-        name: (open_array(writer.path), _by_relation(open_array(spool.relations[name].path), count))
-        for name, writer in spool.held_out.items()
-    }
-    made: dict[EdgeType, EdgeSet] = {}
-    with progress.step(f"{edge_key(spec.type)}: lists", len(sources), "edges"):
-        for number, name in enumerate(relation_names(list(spool.words))):
-            some = places[number]
-            held_out = {split: np.asarray(pairs[rows[number]]) for split, (pairs, rows) in apart.items()}
-            ends = spool.ends[0].count, spool.ends[1].count
-            kind = spec.type[0], name, spec.type[2]
-            lists = np.ascontiguousarray(sources[some]), np.ascontiguousarray(destinations[some])
-            made[kind], _ = write_lists(lists, ends, spec.deduplicate, held_out, edges_folder(folder, kind))
-            if spec.reverse:
-                reverse = kind[2], f"rev-{name}", kind[0]
-                target = edges_folder(folder, reverse)
-                made[reverse], _ = write_lists(lists[::-1], ends[::-1], spec.deduplicate, {}, target)
-            progress.advance(len(some))
-    shutil.rmtree(spool.folder, ignore_errors=True)
-    return made
-
-
-def _by_relation(codes: Array, count: int) -> list[Array]:
-    """The rows of each relation, in their order."""
-    order = np.argsort(codes, kind="stable")
-    return np.split(order, np.searchsorted(codes[order], np.arange(1, max(count, 1))))
-
-
-def write_lists(
-    ends: tuple[Array, Array],
-    counts: tuple[int, int],
-    deduplicate: bool,
-    held_out: dict[str, Array],
-    target: Path,
-    want_order: bool = False,
-) -> tuple[EdgeSet, Array | None]:
-    """Edges sorted into lists, written and mapped; and the row that each came from, where that is wanted."""
-    indptr, indices, order = build_lists(*ends, *counts, want_order)
-    for each in ends:
-        release_pages(each)
-    if deduplicate:
-        indptr, indices, kept = deduplicate_lists(indptr, indices)
-        order = None if order is None else order[kept]
-    write_array(target / "indptr.npy", indptr)
-    write_array(target / "indices.npy", indices)
-    write_held_out(held_out, target)
-    mapped = {name: open_array(target / f"held_out.{name}.npy") for name in held_out}
-    return EdgeSet(open_array(target / "indptr.npy"), open_array(target / "indices.npy"), {}, mapped), order
+def _in_turn(sources: pa.Array, destinations: pa.Array) -> pa.Array:
+    """The ids of each row, source before destination."""
+    return _joined(sources, destinations).take(pa.array(np.arange(2 * len(sources)).reshape(2, -1).T.reshape(-1)))

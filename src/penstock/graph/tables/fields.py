@@ -1,6 +1,10 @@
-"""Fields from columns of a table: one array with a row per vertex or edge."""
+"""Fields from columns of a table, labels among them: one array with a row per vertex or edge, written to disk."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +13,13 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.tables.reader import Role, TableChunk
-from penstock.graph.tables.spec import FieldSpec
+from penstock.graph.arrays import Array, ArrayWriter, open_array
+from penstock.graph.blocks import ranges
+from penstock.graph.data import SPLITS
+from penstock.graph.schema import edge_key, file_name
+from penstock.graph.tables.reader import Role, Table, TableChunk
+from penstock.graph.tables.spec import EdgeSpec, FeatureSpec, FieldSpec, LabelSpec, NodeSpec
+from penstock.progress import Progress
 
 # Numeric columns as NumPy rows: plain ones [n], lists [n, width]; missing or ragged values are errors.
 
@@ -283,3 +291,477 @@ class WeightField(Field):
             weights = values.astype(np.float32)
         refuse_infinite(weights, chunk, column)
         return weights
+
+
+# The labels y: a class, a number, or several classes at once.
+
+
+class LabelField(Field):
+    """A field y that knows which rows have a label at all."""
+
+    name = "y"
+
+    def known(self, chunk: TableChunk) -> Array:
+        """Whether each row is labelled."""
+        raise NotImplementedError
+
+
+class _ColumnLabel(LabelField):
+    """A label from one column, of class numbers or of words, which a first pass tells apart."""
+
+    def __init__(self, spec: LabelSpec) -> None:
+        self._column, self._classes = spec.column or "", spec.classes
+        self._vocabulary = Vocabulary(spec.categories)
+        self._has_words = self._vocabulary.is_given
+        self.learns = not self._has_words
+        self.roles = {self._column: "any"}
+
+    @property
+    def categories(self) -> list[str] | None:
+        """The words, if the classes were words."""
+        return self._vocabulary.words if self._has_words else None
+
+
+class ClassLabel(_ColumnLabel):
+    """int64 class numbers, -1 where there is none. Words become their place in the sorted vocabulary."""
+
+    fill = -1
+
+    def __init__(self, spec: LabelSpec) -> None:
+        super().__init__(spec)
+        self.roles = {self._column: "text" if self._has_words else "any"}
+
+    def learn(self, chunk: TableChunk) -> None:
+        """Whether the classes are words, and which."""
+        values = chunk.column(self._column)
+        if is_text(values.type):
+            self._has_words = True
+            self._vocabulary.learn(values)
+
+    def rows(self, chunk: TableChunk) -> Array:
+        """Checked against the number of classes, where that is given."""
+        values = chunk.column(self._column)
+        if self._has_words:
+            numbers = self._vocabulary.codes(values, chunk, self._column).astype(np.int64)
+        else:
+            numbers = whole_numbers(values, chunk, self._column)
+        refuse_range(numbers, self._classes, chunk, self._column)
+        return numbers
+
+    def known(self, chunk: TableChunk) -> Array:
+        """Which rows have a label, that is, not -1."""
+        return self.rows(chunk) >= 0
+
+
+class FloatLabel(LabelField):
+    """float32, NaN where there is none."""
+
+    fill = float("nan")
+
+    def __init__(self, spec: LabelSpec) -> None:
+        self._column = spec.column or ""
+        self.roles = {self._column: "number"}
+
+    def rows(self, chunk: TableChunk) -> Array:
+        """The labels as float32; infinite ones are refused."""
+        values = chunk.column(self._column)
+        if not (kinds.is_integer(values.type) or kinds.is_floating(values.type) or kinds.is_null(values.type)):
+            raise PenstockError(
+                f"Column {self._column!r} of {chunk.file} is {values.type}: a float label needs numbers.",
+                code="wrong-type",
+            )
+        with np.errstate(over="ignore"):
+            numbers: Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float32)
+        infinite = np.flatnonzero(np.isinf(numbers))
+        if len(infinite):
+            what = "the label is infinite: leave it empty or correct it"
+            raise chunk.wrong(infinite[0], self._column, what, "not-finite")
+        return numbers
+
+    def known(self, chunk: TableChunk) -> Array:
+        """Which rows have a label, that is, not NaN."""
+        return ~np.isnan(self.rows(chunk))
+
+
+def refuse_range(numbers: Array, classes: int | None, chunk: TableChunk, column: str) -> None:
+    """Refuse class numbers of `classes` or more; -1 means no label."""
+    if classes is None:
+        return
+    wrong = np.flatnonzero(numbers >= classes)
+    if len(wrong):
+        what = f"label {numbers[wrong[0]]} is out of range: 'classes: {classes}' allows 0 to {classes - 1}"
+        raise chunk.wrong(wrong[0], column, what, "value-out-of-range")
+
+
+def whole_numbers(values: pa.Array, chunk: TableChunk, column: str) -> Array:
+    """int64 labels, -1 for none. Integral floats are accepted too: a column with gaps often has no integers."""
+    kind = values.type
+    if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_null(kind)):
+        raise PenstockError(
+            f"Column {column!r} of {chunk.file} is {kind}: a class label needs integers or strings.", code="wrong-type"
+        )
+    if kinds.is_floating(kind):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, kind), values)
+    numbers = values.cast(pa.float64() if kinds.is_floating(kind) else pa.int64(), safe=False)
+    present = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+    # Unsigned numbers beyond int64 arrive as negative ones.
+    wrong = np.flatnonzero((present < 0) | ~(present < 2.0**63) | (present != np.floor(present)))
+    if len(wrong):
+        what = f"label {present[wrong[0]]} is not an integer of 0 or more: correct it, or leave it empty for no label"
+        raise chunk.wrong(wrong[0], column, what, "value-out-of-range")
+    valid = numbers.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(valid, present, -1).astype(np.int64)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column holds words."""
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
+
+
+# Labels of several classes at once, as a 0 or 1 for each.
+
+_MOST_CLASSES = 1_000_000
+
+
+class MultiLabel(_ColumnLabel):
+    """uint8 [n, classes] from lists of class numbers or words."""
+
+    _highest = -1
+
+    def learn(self, chunk: TableChunk) -> None:
+        """The words, or how high the class numbers go."""
+        _, values = self._flat(chunk)
+        if is_text(values.type):
+            self._has_words = True
+            self._vocabulary.learn(values)
+        elif len(values) and not kinds.is_null(values.type):
+            self._highest = max(self._highest, int(pc.max(values).as_py() or 0))
+            if self._classes is None and self._highest >= _MOST_CLASSES:
+                raise PenstockError(
+                    f"Column {self._column!r} of {chunk.file} has label {self._highest}: each row would need a column"
+                    " for every class up to it; number the classes from 0, or set 'classes'.",
+                    code="too-large",
+                )
+
+    def rows(self, chunk: TableChunk) -> Array:
+        """A 1 for every class in the list of a row; no list, no 1."""
+        owners, values = self._flat(chunk)
+        flat = replace(chunk, owners=owners)
+        if self._has_words:
+            classes = self._vocabulary.codes(values, flat, self._column).astype(np.int64)
+            width = len(self._vocabulary.words)
+        else:
+            width = self._classes or self._highest + 1
+            classes = whole_numbers(values, flat, self._column)
+        refuse_nulls(values, flat, self._column)
+        refuse_range(classes, self._classes, flat, self._column)
+        out = np.zeros((len(chunk), max(width, self._classes or 0)), np.uint8)
+        out[owners, classes] = 1
+        return out
+
+    def known(self, chunk: TableChunk) -> Array:
+        """Whether each row has a list, even an empty one."""
+        known: Array = chunk.column(self._column).is_valid().to_numpy(zero_copy_only=False)
+        return known
+
+    def _flat(self, chunk: TableChunk) -> tuple[Array, pa.Array]:
+        """The row of every list entry, and the entries."""
+        lists = chunk.column(self._column)
+        if kinds.is_null(lists.type):
+            return np.empty(0, np.int64), pa.array([], pa.int64())
+        if (
+            not kinds.is_list(lists.type)
+            and not kinds.is_large_list(lists.type)
+            and not kinds.is_fixed_size_list(lists.type)
+        ):
+            raise PenstockError(
+                f"Column {self._column!r} of {chunk.file} is {lists.type}: a multi-label is a column of lists"
+                " or 'columns: [...]' of 0 and 1.",
+                code="wrong-type",
+            )
+        owners: Array = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        values = pc.list_flatten(lists)
+        return owners, values.dictionary_decode() if kinds.is_dictionary(values.type) else values
+
+
+class FlagLabel(LabelField):
+    """uint8 [n, classes] from one column of 0 and 1 per class."""
+
+    def __init__(self, spec: LabelSpec) -> None:
+        self._columns = [NumberColumn(column) for column in spec.columns or []]
+        self._categories = spec.categories or [column.column for column in self._columns]
+        self.roles = {column.column: "number" for column in self._columns}
+
+    def rows(self, chunk: TableChunk) -> Array:
+        """The columns side by side."""
+        out = np.empty((len(chunk), len(self._columns)), np.uint8)
+        for place, column in enumerate(self._columns):
+            values = column.read(chunk)
+            if values.ndim != 1:
+                raise chunk.wrong(0, column.column, "a flag is a 0 or 1, not a list", "wrong-type")
+            wrong = np.flatnonzero((values != 0) & (values != 1))
+            if len(wrong):
+                what = f"{values[wrong[0]]} is neither 0 nor 1"
+                raise chunk.wrong(wrong[0], column.column, what, "value-out-of-range")
+            out[:, place] = values
+        return out
+
+    def known(self, chunk: TableChunk) -> Array:
+        """All rows: a missing 0 or 1 is an error."""
+        return np.ones(len(chunk), np.bool_)
+
+    @property
+    def categories(self) -> list[str] | None:
+        """The names of the columns, or of the classes where the spec gives them."""
+        return self._categories
+
+
+# From a spec to the fields its table gives, and from fields to arrays on disk.
+
+# The feature matrix x: columns side by side as float32, standardised or one-hot where the spec says so.
+
+
+def feature_fields(specs: list[FeatureSpec]) -> list[Field]:
+    """The field x, if any column goes into it, and one field per column kept as codes."""
+    fields: list[Field] = [CodeField(spec.column, spec.categories) for spec in specs if spec.categorical == "codes"]
+    parts = [
+        _OneHot(spec.column, spec.categories) if spec.categorical else _Numbers(spec.column, spec.standardise)
+        for spec in specs
+        if spec.categorical != "codes"
+    ]
+    return [FeatureField(parts), *fields] if parts else fields
+
+
+def standardised(fields: list[Field]) -> dict[str, list[float | list[float]]]:
+    """[mean, deviation] of every standardised column among the fields."""
+    matrix = next((field for field in fields if isinstance(field, FeatureField)), None)
+    return matrix.standardised() if matrix else {}
+
+
+_ROUNDING = 1e-12
+
+
+class FeatureField(Field):
+    """float32 [n, width], every value finite."""
+
+    name = "x"
+
+    def __init__(self, parts: list["_Numbers | _OneHot"]) -> None:
+        self._parts = parts
+        self.roles = {part.column: part.role for part in parts}
+        self.learns = any(part.learns for part in parts)
+
+    def learn(self, chunk: TableChunk) -> None:
+        """Words of one-hot columns, mean and deviation of standardised ones."""
+        for part in self._parts:
+            if part.learns:
+                part.learn(chunk)
+
+    def rows(self, chunk: TableChunk) -> Array:
+        """The parts in the order of the spec."""
+        blocks = [part.rows(chunk) for part in self._parts]
+        out = np.empty((len(chunk), sum(block.shape[1] for block in blocks)), np.float32)
+        start = 0
+        for part, block in zip(self._parts, blocks, strict=True):
+            target = out[:, start : start + block.shape[1]]
+            with np.errstate(over="ignore"):
+                target[...] = block
+            refuse_infinite(target, chunk, part.column)
+            start += block.shape[1]
+        return out
+
+    @property
+    def learned_columns(self) -> list[str]:
+        """The columns the first pass needs."""
+        return [part.column for part in self._parts if part.learns]
+
+    def standardised(self) -> dict[str, list[float | list[float]]]:
+        """[mean, deviation] of every standardised column; lists of them where the column holds lists."""
+        return {part.column: part.moments() for part in self._parts if isinstance(part, _Numbers) and part.learns}
+
+
+class _Numbers:
+    """A number or a list of numbers, minus its mean and over its deviation when standardised."""
+
+    role: Role = "number"
+
+    def __init__(self, column: str, standardise: bool) -> None:
+        self.column, self.learns = column, standardise
+        self._numbers = NumberColumn(column)
+        self._count, self._mean, self._squares = 0, np.zeros(1), np.zeros(1)
+
+    def learn(self, chunk: TableChunk) -> None:
+        """Merge a chunk's mean and squared deviations (Chan's rule: no cancellation, whatever the scale)."""
+        values = self._read(chunk)
+        refuse_infinite(values, chunk, self.column)
+        if len(values) == 0:
+            return
+        count, mean = self._count + len(values), values.mean(axis=0)
+        shift = mean - self._mean
+        self._squares = (
+            self._squares + ((values - mean) ** 2).sum(axis=0) + shift**2 * self._count * len(values) / count
+        )
+        self._mean = self._mean + shift * len(values) / count
+        self._count = count
+
+    def rows(self, chunk: TableChunk) -> Array:
+        values = self._read(chunk)
+        return (values - self._mean) / self._deviation() if self.learns else values
+
+    def moments(self) -> list[float | list[float]]:
+        mean, deviation = self._mean.tolist(), self._deviation().tolist()
+        return [mean[0], deviation[0]] if len(mean) == 1 else [mean, deviation]
+
+    def _read(self, chunk: TableChunk) -> Array:
+        values = self._numbers.read(chunk)
+        values = values[:, None] if values.ndim == 1 else values
+        return values.astype(np.float64, copy=False) if self.learns else values
+
+    def _deviation(self) -> Array:
+        """A constant column has deviation 0, up to rounding, and is only shifted to 0."""
+        deviation: Array = np.sqrt(self._squares / max(1, self._count))
+        return np.where(deviation > _ROUNDING * np.abs(self._mean), deviation, 1.0)
+
+
+class _OneHot:
+    """A 1 in the column of the word."""
+
+    role: Role = "text"
+
+    def __init__(self, column: str, categories: list[str] | None) -> None:
+        self.column, self._vocabulary = column, Vocabulary(categories)
+        self.learns = not self._vocabulary.is_given
+
+    def learn(self, chunk: TableChunk) -> None:
+        self._vocabulary.learn(chunk.column(self.column))
+
+    def rows(self, chunk: TableChunk) -> Array:
+        codes = self._vocabulary.codes(chunk.column(self.column), chunk, self.column)
+        missing = np.flatnonzero(codes < 0)
+        if len(missing):
+            what = "the word is missing: fill it in or remove the row"
+            raise chunk.wrong(missing[0], self.column, what, "missing-data")
+        hot = np.zeros((len(codes), len(self._vocabulary.words)), np.float32)
+        hot[np.arange(len(codes)), codes] = 1
+        return hot
+
+
+_BLANK_ROWS = 1 << 14
+
+
+def node_fields(spec: NodeSpec) -> list[Field]:
+    """The fields of a node type, the label last."""
+    fields = feature_fields(spec.features) + [PlainField(field) for field in spec.fields]
+    if spec.label is not None:
+        fields.append(_label_field(spec.label))
+    return _distinct(fields, f"node type {spec.type}")
+
+
+def edge_fields(spec: EdgeSpec) -> list[Field]:
+    """The fields of an edge type."""
+    fields = feature_fields(spec.features) + [PlainField(field) for field in spec.fields]
+    if spec.weight is not None:
+        fields.append(WeightField(spec.weight))
+    if spec.time is not None:
+        fields.append(TimeField(spec.time))
+    return _distinct(fields, f"edge type {edge_key(spec.type)}")
+
+
+def roles_of(fields: Iterable[Field]) -> dict[str, Role]:
+    """The role in which every column is read; of several, the one that loses least: words, a type,
+    unchanged, a number.
+    """
+    roles: dict[str, Role] = {}
+    for field in fields:
+        for column, role in field.roles.items():
+            roles[column] = max(roles.get(column, role), role, key=_fidelity)
+    return roles
+
+
+def _fidelity(role: Role) -> int:
+    return {"number": 0, "any": 1, "text": 3}.get(role, 2) if isinstance(role, str) else 2
+
+
+def learn_fields(fields: list[Field], table: Table, columns: set[str], progress: Progress) -> Iterator[TableChunk]:
+    """The first pass: fields that need it see all chunks; the chunks are passed on."""
+    learning = [field for field in fields if field.learns]
+    wanted = columns.union(*(field.learned_columns for field in learning))
+    for chunk in table.chunks(wanted):
+        for field in learning:
+            field.learn(chunk)
+        yield chunk
+        progress.advance(len(chunk))
+
+
+class FieldWriters(ExitStack):
+    """The arrays of some fields, written as the chunks come; leaving it closes their files."""
+
+    def __init__(self, fields: list[Field], folder: Path) -> None:
+        super().__init__()
+        self._fields, self._folder = fields, folder
+        self._writers: dict[str, ArrayWriter] = {}
+
+    def append(self, chunk: TableChunk, keep: Array | None = None) -> None:
+        """The rows of a chunk, or those marked in `keep`."""
+        for field in self._fields:
+            rows = field.rows(chunk)
+            if field.name not in self._writers:
+                path = self._folder / f"field.{file_name(field.name)}.npy"
+                writer = ArrayWriter(path, rows.dtype, rows.shape[1:])
+                self._writers[field.name] = self.enter_context(writer)
+            self._writers[field.name].append(rows if keep is None else rows[keep])
+
+    def append_blank(self, count: int) -> None:
+        """Add rows for vertices that are in no table."""
+        for field in self._fields:
+            writer = self._writers[field.name]
+            for start, stop in ranges(count, _BLANK_ROWS):
+                writer.append(np.full((stop - start, *writer.row_shape), field.fill, writer.dtype))
+
+    def finish(self) -> dict[str, Array]:
+        """Complete the files and map them."""
+        self.close()
+        return {name: open_array(writer.path) for name, writer in self._writers.items()}
+
+    def categories(self) -> dict[str, list[str]]:
+        """What the codes of the fields that hold codes mean."""
+        return {field.name: field.categories for field in self._fields if field.categories is not None}
+
+
+def _label_field(spec: LabelSpec) -> LabelField:
+    if spec.kind == "float":
+        return FloatLabel(spec)
+    if spec.kind == "class":
+        return ClassLabel(spec)
+    return MultiLabel(spec) if spec.column is not None else FlagLabel(spec)
+
+
+def _distinct(fields: list[Field], what: str) -> list[Field]:
+    names = [field.name for field in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise PenstockError(
+                f"Two columns of {what} become the field {name!r}: give one of them another name in 'fields'.",
+                code="duplicate",
+            )
+    return fields
+
+
+# Split columns: which rows are train, val and test.
+
+NO_SPLIT = -1
+_CODES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "": NO_SPLIT}
+
+
+def fold_codes(chunk: TableChunk, column: str) -> Array:
+    """int8 place of each row's split in train, val, test; -1 for none."""
+    encoded = pc.dictionary_encode(as_text(chunk.column(column)))
+    words = encoded.dictionary.to_pylist()
+    codes = np.array([_CODES.get(word.strip().lower(), -2) for word in words] + [NO_SPLIT], np.int8)
+    out: Array = codes[encoded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)]
+    wrong = np.flatnonzero(out == -2)
+    if len(wrong):
+        value = chunk.column(column)[int(wrong[0])].as_py()
+        what = f"{value!r} is not a split: use {', '.join(SPLITS)}, or leave it empty for none"
+        raise chunk.wrong(wrong[0], column, what, "unknown-name")
+    return out

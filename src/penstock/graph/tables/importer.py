@@ -1,39 +1,52 @@
-"""From a spec to a graph folder."""
+"""From a spec to a graph folder, or to what making it will take."""
 
 import shutil
+import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages
-from penstock.graph.blocks import map_blocks
+from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet
 from penstock.graph.files import new_folder
-from penstock.graph.folder import edges_folder, nodes_folder, write_document
+from penstock.graph.folder import nodes_folder, write_document
 from penstock.graph.graph import Graph
-from penstock.graph.schema import EdgeType, edge_key, file_name
-from penstock.graph.tables.columns import standardised
-from penstock.graph.tables.edges import EdgeTable, Spool, write_lists, write_relations
+from penstock.graph.schema import EdgeType, edge_key
+from penstock.graph.tables.bucket_files import READING_MB, MemoryBound
+from penstock.graph.tables.edges import EdgeTable
+from penstock.graph.tables.fields import Field, standardised
+from penstock.graph.tables.lists import write_spool
 from penstock.graph.tables.nodes import NodeTable
+from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.spec import Spec, read_spec
+from penstock.memory import anonymous_mb
 from penstock.progress import SILENT, Progress
 
 
-def import_tables(spec_path: str | Path, out: str | Path, force: bool = False, progress: Progress = SILENT) -> Graph:
+def import_tables(
+    spec_path: str | Path,
+    out: str | Path,
+    force: bool = False,
+    progress: Progress = SILENT,
+    memory_gb: float | None = None,
+) -> Graph:
     """Build a graph folder from the tables a spec describes, and open it.
 
-    Files are streamed: memory holds the ids, the lists of one edge type, and a few blocks of rows.
+    Files are streamed: memory holds the ids, the lists of one edge type, and a few blocks of rows. With `memory_gb`
+    ids and lists that would exceed it are sorted on disk; the graph is the same.
     """
     spec_path = Path(spec_path)
     spec = read_spec(spec_path)
+    bound = None if memory_gb is None else MemoryBound(memory_gb)
     with new_folder(Path(out), force) as folder:
         try:
-            _build(spec, spec_path.parent, folder, progress)
+            _build(spec, spec_path.parent, folder, bound, progress)
         except pa.ArrowException as error:
             problem = str(error).split("\n")[0].rstrip(".")
             raise PenstockError(
@@ -42,46 +55,32 @@ def import_tables(spec_path: str | Path, out: str | Path, force: bool = False, p
     return Graph.open(out)
 
 
-def _build(spec: Spec, tables: Path, folder: Path, progress: Progress) -> None:
-    nodes = {node_spec.type: NodeTable(node_spec, tables) for node_spec in spec.nodes}
-    edges = [
-        EdgeTable(edge_spec, tables, nodes[edge_spec.type[0]], nodes[edge_spec.type[2]]) for edge_spec in spec.edges
-    ]
+def _build(spec: Spec, tables: Path, folder: Path, bound: MemoryBound | None, progress: Progress) -> None:
+    work = folder / "spool"
+    nodes = {
+        each.type: NodeTable(each, tables, nodes_folder(folder, each.type), nodes_folder(work, each.type), bound)
+        for each in spec.nodes
+    }
+    edges = [EdgeTable(each, tables, nodes[each.type[0]], nodes[each.type[2]], bound) for each in spec.edges]
     with ExitStack() as stack:
         for table in nodes.values():
+            stack.callback(table.close)
             table.number(progress)
         # Vertices that only edges name come last, so the field files stay open until all edges are read.
-        writers = {name: table.write(nodes_folder(folder, name), stack, progress) for name, table in nodes.items()}
-        spools = [table.spool(folder / "spool" / str(place), progress) for place, table in enumerate(edges)]
-        node_sets = {name: table.finish(writers[name], nodes_folder(folder, name)) for name, table in nodes.items()}
+        writers = {name: table.write(stack, progress) for name, table in nodes.items()}
+        spools = [table.spool(work / str(place), progress) for place, table in enumerate(edges)]
+        node_sets = {name: table.finish(writers[name]) for name, table in nodes.items()}
     edge_sets: dict[EdgeType, EdgeSet] = {}
     for spool in spools:
-        made = (
-            _sort(spool, folder, progress) if spool.spec.relation is None else write_relations(spool, folder, progress)
-        )
+        made = write_spool(spool, folder, bound, progress)
         if twice := sorted(map(edge_key, set(made) & set(edge_sets))):
             raise PenstockError(
                 f"Edge type {twice[0]} comes from two tables: give its edges in one, or rename a relation.",
                 code="duplicate",
             )
         edge_sets |= made
-    shutil.rmtree(folder / "spool", ignore_errors=True)
+    shutil.rmtree(work, ignore_errors=True)
     write_document(Graph(node_sets, edge_sets, spec.name, folder, _origin(spec, nodes, edges)), folder)
-
-
-def _sort(spool: Spool, folder: Path, progress: Progress) -> dict[EdgeType, EdgeSet]:
-    """The lists of an edge type, and of its reverse where that is wanted."""
-    spec, key = spool.spec, edge_key(spool.spec.type)
-    made: dict[EdgeType, EdgeSet] = {}
-    with progress.step(f"{key}: lists", spool.sources.rows, "edges"):
-        made[spec.type] = _write_spool(spool, edges_folder(folder, spec.type))
-        progress.advance(spool.sources.rows)
-    if spec.reverse_type:
-        with progress.step(f"{key}: reverse lists", spool.sources.rows, "edges"):
-            made[spec.reverse_type] = _write_spool(spool, edges_folder(folder, spec.reverse_type), backwards=True)
-            progress.advance(spool.sources.rows)
-    shutil.rmtree(spool.folder, ignore_errors=True)
-    return made
 
 
 def _origin(spec: Spec, nodes: dict[str, NodeTable], edges: list[EdgeTable]) -> dict[str, Any]:
@@ -99,36 +98,209 @@ def _origin(spec: Spec, nodes: dict[str, NodeTable], edges: list[EdgeTable]) -> 
     }
 
 
-_BLOCK_BYTES = 8 << 20
+# What an import will take, before it starts: from the headers of Parquet files, and from the first rows of each table.
+
+_LOOK_UP_S = {"string": 60e-9, "integer": 30e-9}
+_ON_DISK_S, _SORT_S, _SORT_ON_DISK_S, _WRITE_S, _START_S = 300e-9, 60e-9, 150e-9, 2e-9, 1.0
+"""Seconds for each id, edge and byte on two cores of 2024; the speed of reading is measured."""
 
 
-def _write_spool(spool: Spool, target: Path, backwards: bool = False) -> EdgeSet:
-    """The edges of a spool sorted into lists; backwards: each the other way round, and nothing held out."""
-    ends = open_array(spool.sources.path), open_array(spool.destinations.path)
-    counts = spool.ends[0].count, spool.ends[1].count
-    held_out = {name: open_array(writer.path) for name, writer in spool.held_out.items()}
-    if backwards:
-        ends, counts, held_out = ends[::-1], counts[::-1], {}
-    fields = spool.fields.finish()
-    made, order = write_lists(ends, counts, spool.spec.deduplicate, held_out, target, bool(fields))
-    if order is not None:
-        if spool.rows is not None:
-            order = open_array(spool.rows.path)[order]
-        fields = {name: _reordered(name, values, order, target) for name, values in fields.items()}
-    return replace(made, fields=fields, categories=spool.fields.categories())
+@dataclass(frozen=True)
+class TablePlan:
+    """One table: `rows` are counted in Parquet, and estimated from the first rows of text."""
+
+    table: str
+    files: int
+    bytes: int
+    rows: int
+    seconds: float = field(repr=False)
+    """For reading all rows once."""
+    field_bytes: float = field(repr=False)
+    """Of a row's fields."""
 
 
-def _reordered(name: str, values: Array, order: Array, target: Path) -> Array:
-    """A field's rows in the order of the lists, gathered block by block."""
-    path = target / f"field.{file_name(name)}.npy"
-    block_rows = max(1, _BLOCK_BYTES // max(1, values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))))
+@dataclass(frozen=True)
+class ImportPlan:
+    """What an import is expected to take; `disk_bytes` is the most that it needs at one time, the graph included."""
 
-    def gather(start: int, stop: int) -> Array:
-        rows: Array = np.take(values, order[start:stop], axis=0)
-        return rows
+    seconds: float
+    memory_bytes: int
+    disk_bytes: int
+    graph_bytes: int
+    free_disk_bytes: int
+    vertices: dict[str, int]
+    edges: dict[str, int]
+    ids_on_disk: list[str]
+    """Node types whose ids do not fit into the memory."""
+    tables: list[TablePlan]
 
-    with ArrayWriter(path, values.dtype, values.shape[1:]) as writer:
-        for block in map_blocks(gather, len(order), block_rows):
-            writer.append(block)
-    release_pages(values)
-    return open_array(path)
+
+def plan_import(spec_path: str | Path, out: str | Path, memory_gb: float | None = None) -> ImportPlan:
+    """What an import would take; nothing is written."""
+    spec_path, place = Path(spec_path), Path(out).resolve()
+    spec = read_spec(spec_path)
+    # Before any row is read: what the samples take is no part of the import.
+    base = int((anonymous_mb() + READING_MB) * (1 << 20))
+    bound = None if memory_gb is None else MemoryBound(memory_gb)
+    nodes = {each.type: NodeTable(each, spec_path.parent, place, place, None) for each in spec.nodes}
+    edges = [EdgeTable(each, spec_path.parent, nodes[each.type[0]], nodes[each.type[2]], None) for each in spec.edges]
+    while not place.exists():
+        place = place.parent
+    return _Forecast(nodes, edges, base, bound).plan(shutil.disk_usage(place).free)
+
+
+class _EdgeCost(NamedTuple):
+    """What an edge table takes: seconds, and bytes of memory, of its spool, its lists and what is divided on disk."""
+
+    seconds: float
+    memory: int
+    spool: int
+    lists: int
+    divided: int
+
+
+class _Forecast:
+    """Adds up what the steps of an import take."""
+
+    def __init__(
+        self, nodes: dict[str, NodeTable], edges: list[EdgeTable], base: int, bound: MemoryBound | None
+    ) -> None:
+        self._nodes, self._bound = nodes, bound
+        self._base = base
+        self._ids: dict[str, _IdSample] = {name: _IdSample() for name in nodes}
+        self._of_nodes = {name: self._node_plan(name, each) for name, each in nodes.items() if each.table}
+        self._edges = [(each, self._edge_plan(each)) for each in edges]
+        self._vertices = {
+            name: self._of_nodes[name].rows if name in self._of_nodes else self._ids[name].distinct() for name in nodes
+        }
+        sizes = {name: self._vertices[name] * self._ids[name].index_bytes() for name in nodes}
+        self._index_bytes = sizes
+        self._on_disk = [] if bound is None else [name for name, size in sizes.items() if not bound.holds(name, size)]
+
+    def plan(self, free: int) -> ImportPlan:
+        """The sums."""
+        costs = [self._edge_cost(*each) for each in self._edges]
+        node_bytes = sum(map(self._node_bytes, self._nodes))
+        spools, lists = sum(each.spool for each in costs), sum(each.lists for each in costs)
+        seconds = _START_S + sum(each.seconds for each in costs) + (node_bytes + spools + lists) * _WRITE_S
+        for plan in self._of_nodes.values():
+            seconds += 2 * plan.seconds + plan.rows * _LOOK_UP_S[self._kind(plan.table)]
+        most = max(int(1.5 * sum(self._index_bytes.values())), *(each.memory for each in costs), 0)
+        known = sum(int(self._vertices[kind] * (12 + self._ids[kind].bytes())) for kind in self._on_disk)
+        divided = max((each.divided for each in costs), default=0)
+        return ImportPlan(
+            seconds=round(seconds, 1),
+            memory_bytes=self._base + (most if self._bound is None else min(most, self._bound.total)),
+            disk_bytes=node_bytes + spools + max(lists, known) + divided,
+            graph_bytes=node_bytes + lists,
+            free_disk_bytes=free,
+            vertices=self._vertices,
+            edges={each.key: plan.rows * (1 + each.spec.undirected) for each, plan in self._edges},
+            ids_on_disk=self._on_disk,
+            tables=[*self._of_nodes.values(), *(plan for _, plan in self._edges)],
+        )
+
+    def _edge_cost(self, each: EdgeTable, plan: TablePlan) -> "_EdgeCost":
+        kinds = each.spec.type[0], each.spec.type[2]
+        count, times = plan.rows * (1 + each.spec.undirected), 1 + bool(each.spec.reverse)
+        width = index_dtype(max(self._vertices[kind] for kind in kinds)).itemsize
+        spool = count * (2 * width + plan.field_bytes + 8 * (each.spec.undirected and bool(each.fields)))
+        vertices = sum(self._vertices[kind] for kind in kinds)
+        memory = count * (2 * width + plan.field_bytes + 16 * bool(each.fields)) + 16 * vertices
+        on_disk = [kind for kind in kinds if kind in self._on_disk]
+        asked = sum(plan.rows * (20 + self._ids[kind].bytes()) for kind in on_disk)
+        sorts = self._bound is not None and memory > self._bound.list_bytes
+        seconds = plan.seconds * (1 + bool(on_disk) + any(field.learns for field in each.fields))
+        seconds += sum(plan.rows * (_ON_DISK_S if kind in on_disk else _LOOK_UP_S[self._kind(kind)]) for kind in kinds)
+        seconds += times * count * (_SORT_ON_DISK_S if sorts else _SORT_S)
+        lists = times * (count * (width + plan.field_bytes) + 4 * vertices)
+        return _EdgeCost(seconds, int(memory), int(spool), int(lists), int(max(spool * sorts, asked)))
+
+    def _kind(self, node_type: str) -> str:
+        return self._nodes[node_type].kind or "string"
+
+    def _node_bytes(self, name: str) -> int:
+        plan = self._of_nodes.get(name)
+        splits = 8 * (self._nodes[name].spec.split is not None)
+        ids = self._ids[name].bytes() + (8 if self._kind(name) == "string" else 0)
+        return int(self._vertices[name] * ((plan.field_bytes if plan else 0) + splits + ids))
+
+    def _node_plan(self, name: str, each: NodeTable) -> TablePlan:
+        assert each.table is not None, "only types with a table have rows"
+        chunk, seconds = _first_rows(each.table)
+        self._ids[name].add(each.ids_of(chunk, str(each.spec.id)), 0)
+        return _table_plan(name, each.table, chunk, seconds, each.fields)
+
+    def _edge_plan(self, each: EdgeTable) -> TablePlan:
+        each.table.roles = each.roles()
+        chunk, seconds = _first_rows(each.table)
+        plan = _table_plan(each.key, each.table, chunk, seconds, each.fields)
+        for column, nodes in each.ends():
+            if nodes.table is None:
+                self._ids[nodes.spec.type].add(nodes.ids_of(chunk, column), plan.rows)
+        return plan
+
+
+class _IdSample:
+    """Ids from the first rows of tables: how many different ones all rows have, if they are spread alike."""
+
+    def __init__(self) -> None:
+        self._ids: list[pa.Array] = []
+        self._rows = 0
+
+    def add(self, ids: pa.Array, rows: int) -> None:
+        """Ids of one end of a table that has so many rows."""
+        self._ids.append(ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids)
+        self._rows += rows
+
+    def distinct(self) -> int:
+        """The number of different ids in all rows."""
+        seen = sum(map(len, self._ids))
+        different = pc.count_distinct(pa.chunked_array(self._ids)).as_py() if seen else 0
+        if different == seen:
+            return self._rows
+        low, high = float(different), 1e4 * self._rows
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if _expected(middle, seen) < different else (low, middle)
+        return min(self._rows, round(_expected(low, self._rows)))
+
+    def bytes(self) -> float:
+        """The bytes of an id; none where they are 0, 1, 2, ..."""
+        if not self._ids or not sum(map(len, self._ids)):
+            return 0.0
+        if not pa.types.is_integer(self._ids[0].type):
+            return sum(pc.sum(pc.binary_length(ids)).as_py() or 0 for ids in self._ids) / sum(map(len, self._ids))
+        first = self._ids[0].to_numpy(zero_copy_only=False)
+        return 0.0 if self._rows == 0 and np.array_equal(first, np.arange(len(first))) else 8.0
+
+    def index_bytes(self) -> int:
+        """What an id takes in memory."""
+        size = self.bytes()
+        return int(32 + size) if size else 0
+
+
+def _expected(ids: float, draws: int) -> float:
+    """How many different ones so many draws of ids have."""
+    return -ids * float(np.expm1(-draws / ids))
+
+
+def _first_rows(table: Table) -> tuple[TableChunk, float]:
+    """The first rows of a table, and the seconds that each took to read."""
+    start, stream = time.perf_counter(), table.chunks(set(table.roles))
+    chunk = next(stream)
+    seconds = time.perf_counter() - start
+    stream.close()
+    return chunk, seconds / max(1, len(chunk))
+
+
+def _table_plan(name: str, table: Table, chunk: TableChunk, seconds: float, fields: list[Field]) -> TablePlan:
+    size = 0
+    for each in fields:
+        if each.learns:
+            each.learn(chunk)
+        size += each.rows(chunk).nbytes
+    rows = table.expected_rows()
+    files = table.files
+    total = sum(file.size for file in files)
+    return TablePlan(name, len(files), total, rows, rows * seconds, size / max(1, len(chunk)))

@@ -9,49 +9,83 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.data import SPLITS, NodeSet, splits_by_ratio
-from penstock.graph.folder import write_ids, write_splits
-from penstock.graph.tables.columns import FieldWriters, fold_codes, learn_fields, node_fields, roles_of
-from penstock.graph.tables.index import IdIndex, IdKind, new_index
-from penstock.graph.tables.labels import LabelField
+from penstock.graph.arrays import Array, ArrayWriter, open_array
+from penstock.graph.blocks import ranges
+from penstock.graph.data import SPLITS, DrawnSplit, NodeSet
+from penstock.graph.folder import write_ids
+from penstock.graph.tables.addresses import DataFile
+from penstock.graph.tables.bucket_files import MemoryBound
+from penstock.graph.tables.fields import FieldWriters, LabelField, fold_codes, learn_fields, node_fields, roles_of
+from penstock.graph.tables.index import DiskIndex, IdIndex, IdKind, new_index
 from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.spec import NodeSpec
 from penstock.progress import Progress
 
+_SPLIT_ROWS = 1 << 20
+
+
+class IndexFullError(Exception):
+    """The ids of a node type outgrow the memory that they may take: they have to go to disk."""
+
+    def __init__(self, nodes: "NodeTable") -> None:
+        super().__init__()
+        self.nodes = nodes
+
 
 class NodeTable:
-    """A node type: its table, if it has one, and the index of its ids."""
+    """A node type: its table, if it has one, and the index of its ids, in memory or on disk.
 
-    def __init__(self, spec: NodeSpec, folder: Path) -> None:
+    `target` is the folder of its arrays, `work` one for files that are not kept.
+    """
+
+    def __init__(self, spec: NodeSpec, folder: Path, target: Path, work: Path, bound: MemoryBound | None) -> None:
         self.spec = spec
+        self.on_disk: DiskIndex | None = None
+        self._target, self._work, self._bound = target, work, bound
         self.fields = node_fields(spec)
         self.table_rows = 0
         self._index: IdIndex | None = new_index(spec.id_type) if spec.id_type else None
         self._final_count = 0
         self._label = next((field for field in self.fields if isinstance(field, LabelField)), None)
-        self._marks: list[Array] = []
-        self._places: list[tuple[int, Path, int]] = []
+        self._marks: ArrayWriter | None = None
+        self._places: list[tuple[int, DataFile, int]] = []
         self.table = self._open(folder) if spec.files else None
 
     @property
     def count(self) -> int:
         """The number of vertices read so far."""
+        if self.on_disk:
+            return self.on_disk.count
         return self._index.count if self._index else self._final_count
 
     @property
     def kind(self) -> IdKind | None:
         """The kind of the ids, once it is known."""
-        return self._index.kind if self._index else None
+        known = self.on_disk or self._index
+        return known.kind if known else None
 
     def find(self, chunk: TableChunk, column: str) -> tuple[pa.Array, Array]:
         """A chunk's ids of this type and their numbers, -1 for unknown ones."""
-        ids = self._ids_of(chunk, column)
+        ids = self.ids_of(chunk, column)
         return ids, self._known.find(ids)
 
     def add(self, ids: pa.Array) -> Array:
         """The numbers of ids; new ones are added at the end."""
+        if not self._fits(ids):
+            raise IndexFullError(self)
         return self._known.add(ids)
+
+    def move_to_disk(self) -> DiskIndex:
+        """From now on the ids are on disk: they are looked up all at once, by `DiskIndex.answer`."""
+        assert self._bound is not None, "without a bound every index fits"
+        self.on_disk = DiskIndex(self._known.kind, self._work / "ids", self._target, self._bound)
+        self.on_disk.take(self._known)
+        self._index = None
+        self._bound.holds(self.spec.type, 0)
+        return self.on_disk
+
+    def _fits(self, ids: pa.Array) -> bool:
+        return self._bound is None or self._bound.holds(self.spec.type, self._known.size_with(ids))
 
     def number(self, progress: Progress) -> None:
         """The first pass: a number for every id, and what the fields need beforehand."""
@@ -61,10 +95,12 @@ class NodeTable:
             for chunk in learn_fields(self.fields, self.table, {str(self.spec.id)}, progress):
                 self._add_rows(chunk)
         self.table_rows = self.count
+        if self.on_disk and (repeated := self.on_disk.repeated()):
+            raise self._twice(repeated[0], repeated[1], self.on_disk.id_of(repeated[0]))
 
-    def write(self, target: Path, stack: ExitStack, progress: Progress) -> FieldWriters:
+    def write(self, stack: ExitStack, progress: Progress) -> FieldWriters:
         """The second pass: the fields of all rows. The files stay open for vertices that edges will add."""
-        writers = stack.enter_context(FieldWriters(self.fields, target))
+        writers = stack.enter_context(FieldWriters(self.fields, self._target))
         columns = set(roles_of(self.fields))
         if self.spec.split and self.spec.split.column:
             columns.add(self.spec.split.column)
@@ -79,15 +115,25 @@ class NodeTable:
                 progress.advance(len(chunk))
         return writers
 
-    def finish(self, writers: FieldWriters, target: Path) -> NodeSet:
+    def finish(self, writers: FieldWriters) -> NodeSet:
         """Write everything to disk, now that no vertex will be added. The index is freed."""
-        writers.append_blank(self.count - self.table_rows)
+        count = self.count
+        writers.append_blank(count - self.table_rows)
         fields, splits = writers.finish(), self._splits()
-        ids = self._index.ids() if self._index else None
-        self._final_count, self._index = self.count, None
-        write_ids(ids, target)
-        write_splits(splits, target)
-        return NodeSet(self.count, fields, splits, ids, writers.categories())
+        if self.on_disk:
+            ids = self.on_disk.ids()
+        else:
+            ids = self._index.ids() if self._index else None
+            write_ids(ids, self._target)
+        self._final_count, self._index, self.on_disk = count, None, None
+        return NodeSet(count, fields, splits, ids, writers.categories())
+
+    def close(self) -> None:
+        """Close the files that are still open, after an error too."""
+        if self._marks is not None:
+            self._marks.close()
+        if self.on_disk is not None:
+            self.on_disk.release()
 
     def _open(self, folder: Path) -> Table:
         roles = roles_of(self.fields)
@@ -102,43 +148,69 @@ class NodeTable:
         assert self._index is not None, "an id was met before"
         return self._index
 
-    def _ids_of(self, chunk: TableChunk, column: str) -> pa.Array:
+    def ids_of(self, chunk: TableChunk, column: str) -> pa.Array:
         """The ids of a chunk; the first ids decide whether all are strings or integers."""
-        if self._index is None:
+        kind = self.kind
+        if kind is None:
             self._index = new_index(id_kind(chunk, column))
-        return id_values(chunk, column, self._index.kind)
+            kind = self._index.kind
+        return id_values(chunk, column, kind)
 
     def _add_rows(self, chunk: TableChunk) -> None:
         column, first = str(self.spec.id), self.count
         self._places.append((first, chunk.file, chunk.start))
-        ids = self._ids_of(chunk, column)
-        numbers = self.add(ids)
+        ids = self.ids_of(chunk, column)
+        if self.on_disk is None and not self._fits(ids):
+            self.move_to_disk()
+        if self.on_disk:
+            self.on_disk.append(ids)
+            return
+        numbers = self._known.add(ids)
         repeated = np.flatnonzero(numbers != np.arange(first, first + len(ids)))
         if len(repeated):
-            row, earlier = int(repeated[0]), int(numbers[repeated[0]])
-            begins, file, start = self._places[bisect_right(self._places, earlier, key=lambda place: place[0]) - 1]
-            what = f"id {ids[row].as_py()!r} occurs already in {file}, row {start + earlier - begins + 1}"
-            raise chunk.wrong(row, column, f"{what}: ids must be unique; remove one of the two", "duplicate")
+            row = int(repeated[0])
+            raise self._twice(first + row, int(numbers[row]), ids[row].as_py())
+
+    def _twice(self, row: int, earlier: int, value: object) -> PenstockError:
+        """The error about an id that two rows have."""
+        what = f"column {self.spec.id!r}: id {value!r} occurs already in {self._place(earlier)}"
+        return PenstockError(
+            f"{self._place(row)}, {what}: ids must be unique; remove one of the two.", code="duplicate"
+        )
+
+    def _place(self, number: int) -> str:
+        begins, file, start = self._places[bisect_right(self._places, number, key=lambda place: place[0]) - 1]
+        return f"{file}, row {start + number - begins + 1}"
 
     def _mark(self, chunk: TableChunk) -> None:
         """A byte per row for the splits: the split itself, or whether the row may be drawn."""
         split = self.spec.split
-        if split is None:
+        if split is None or not (split.column or self._label):
             return
+        if self._marks is None:
+            self._marks = ArrayWriter(self._work / "marks.npy", np.int8)
         if split.column:
             self._marks.append(fold_codes(chunk, split.column))
         elif self._label:
             self._marks.append(self._label.known(chunk))
 
     def _splits(self) -> dict[str, Array]:
+        """The splits, written block by block and mapped."""
         split = self.spec.split
         if split is None:
             return {}
-        if split.ratios is None:
-            marks = np.concatenate(self._marks)
-            return {name: np.flatnonzero(marks == code) for code, name in enumerate(SPLITS)}
-        eligible = np.flatnonzero(np.concatenate(self._marks)) if self._label else np.arange(self.table_rows)
-        return splits_by_ratio(eligible, split.ratios, split.seed)
+        if self._marks is not None:
+            self._marks.close()
+        marks = open_array(self._work / "marks.npy") if self._marks else None
+        with ExitStack() as stack:
+            paths = {name: self._target / f"split.{name}.npy" for name in SPLITS}
+            writers = [stack.enter_context(ArrayWriter(path, np.int64)) for path in paths.values()]
+            drawn = DrawnSplit(self.table_rows, marks, split.ratios, split.seed) if split.ratios else None
+            for start, stop in ranges(self.table_rows, _SPLIT_ROWS):
+                codes = drawn.codes(start, stop) if drawn else np.asarray(marks)[start:stop]
+                for code, writer in enumerate(writers):
+                    writer.append(start + np.flatnonzero(codes == code))
+        return {name: open_array(path) for name, path in paths.items()}
 
 
 def id_kind(chunk: TableChunk, column: str) -> IdKind:

@@ -3,9 +3,8 @@
 import io
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -20,38 +19,41 @@ from pyarrow import types as kinds
 
 from penstock.errors import Code, PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.tables.spec import EdgeSpec, Format, NodeSpec
+from penstock.graph.tables.addresses import CheckedStream, DataFile, find_files, format_of
+from penstock.graph.tables.spec import EdgeSpec, NodeSpec
 
 # CSV and TSV as a stream of record batches.
 
 _BLOCK_BYTES = 8 << 20
 
 
-def csv_names(path: Path, delimiter: str) -> list[str]:
+def csv_names(file: DataFile, delimiter: str) -> list[str]:
     """The columns of a file."""
-    names: list[str] = _first_block(path, delimiter).names
+    names: list[str] = _first_block(file, delimiter).names
     return names
 
 
-def csv_looks(path: Path, delimiter: str, columns: list[str]) -> dict[str, pa.DataType]:
+def csv_looks(file: DataFile, delimiter: str, columns: list[str]) -> dict[str, pa.DataType]:
     """The apparent types of columns in the first block, or later where they are empty there."""
-    found = _first_block(path, delimiter)
+    found = _first_block(file, delimiter)
     looks = {name: found.field(name).type for name in columns}
     return {
-        name: _csv_first_value_type(path, delimiter, name) if pa.types.is_null(kind) else kind
+        name: _csv_first_value_type(file, delimiter, name) if pa.types.is_null(kind) else kind
         for name, kind in looks.items()
     }
 
 
-def csv_batches(path: Path, delimiter: str, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+def csv_batches(file: DataFile, delimiter: str, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     """The rows of a file, some of its columns, in blocks."""
     try:
-        yield from _open(path, delimiter, types)
+        with file.text() as text:
+            yield from _open(text, delimiter, types)
+            text.check()
     except pa.ArrowInvalid:
-        raise PenstockError(_csv_sentence(path, delimiter, types), code="damaged-file") from None
+        raise PenstockError(_csv_sentence(file, delimiter, types), code="damaged-file") from None
 
 
-def _open(path: Path, delimiter: str, types: Mapping[str, pa.DataType] | None, threads: bool = True) -> Any:
+def _open(text: CheckedStream, delimiter: str, types: Mapping[str, pa.DataType] | None, threads: bool = True) -> Any:
     """A reader of batches. No types: all columns, as they look in the first block."""
     convert = pacsv.ConvertOptions(
         column_types=types,
@@ -62,22 +64,23 @@ def _open(path: Path, delimiter: str, types: Mapping[str, pa.DataType] | None, t
         quoted_strings_can_be_null=False,
     )
     return pacsv.open_csv(
-        pa.input_stream(str(path), compression="detect"),
+        text.stream,
         pacsv.ReadOptions(use_threads=threads, block_size=_BLOCK_BYTES),
         pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert,
     )
 
 
-def _first_block(path: Path, delimiter: str) -> pa.Schema:
+def _first_block(file: DataFile, delimiter: str) -> pa.Schema:
     try:
-        return _open(path, delimiter, None).schema
+        with file.text() as text, _open(text, delimiter, None) as reader:
+            return reader.schema
     except pa.ArrowInvalid:
-        raise PenstockError(_csv_sentence(path, delimiter, None), code="damaged-file") from None
+        raise PenstockError(_csv_sentence(file, delimiter, None), code="damaged-file") from None
 
 
-def _csv_first_value_type(path: Path, delimiter: str, column: str) -> pa.DataType:
-    for batch in csv_batches(path, delimiter, {column: pa.string()}):
+def _csv_first_value_type(file: DataFile, delimiter: str, column: str) -> pa.DataType:
+    for batch in csv_batches(file, delimiter, {column: pa.string()}):
         words = batch.column(0).drop_null()
         if len(words):
             return _type_of(words[0])
@@ -94,19 +97,20 @@ def _type_of(word: pa.Scalar) -> pa.DataType:
     return pa.string()
 
 
-def _csv_sentence(path: Path, delimiter: str, types: Mapping[str, pa.DataType] | None) -> str:
+def _csv_sentence(file: DataFile, delimiter: str, types: Mapping[str, pa.DataType] | None) -> str:
     """The error in a file, found by reading it again on one thread: only then does pyarrow name the row."""
     problem = ""
     try:
-        for _ in _open(path, delimiter, types, threads=False):
-            pass
+        with file.text() as text:
+            for _ in _open(text, delimiter, types, threads=False):
+                pass
     except pa.ArrowInvalid as error:
         problem = str(error).split("\n")[0]
     row = re.search(r"Row #(\d+)", problem)
-    place = f"{path}, row {int(row[1]) - 1}" if row else str(path)
+    place = f"{file}, row {int(row[1]) - 1}" if row else str(file)
     value = re.search(r"column #(\d+):.* error to (\w+): invalid value '(.*)'", problem)
     if value:
-        column = csv_names(path, delimiter)[int(value[1])]
+        column = csv_names(file, delimiter)[int(value[1])]
         hint = "correct the value, or what the spec says of the column"
         return f"{place}, column {column!r}: {value[3]!r} is not {_WANTED.get(value[2], value[2])}: {hint}."
     problem = re.sub(r"^In CSV column #\d+: |CSV \w+ error( to \w+)?: |Row #\d+: ", "", problem)
@@ -121,74 +125,76 @@ _WANTED = {"double": "a number", "float": "a number", "int64": "an integer"}
 _HEAD_LINES = 1000
 
 
-def json_names(path: Path) -> list[str]:
+def json_names(file: DataFile) -> list[str]:
     """The columns that the first lines of a file mention."""
-    return list(dict.fromkeys(name for row in islice(_rows(path), _HEAD_LINES) for name in row))
+    return list(dict.fromkeys(name for row in islice(_rows(file), _HEAD_LINES) for name in row))
 
 
-def json_looks(path: Path, columns: list[str]) -> dict[str, pa.DataType]:
+def json_looks(file: DataFile, columns: list[str]) -> dict[str, pa.DataType]:
     """The apparent types of columns in the first lines, or later where they are empty there.
 
     Only these columns are read: others may hold anything.
     """
-    rows = [{name: row.get(name) for name in columns} for row in islice(_rows(path), _HEAD_LINES)]
+    rows = [{name: row.get(name) for name in columns} for row in islice(_rows(file), _HEAD_LINES)]
     lines = "\n".join(json.dumps(row) for row in rows).encode()
     try:
         schema = pajson.read_json(io.BytesIO(lines), pajson.ReadOptions(block_size=len(lines) + 1)).schema
     except pa.ArrowInvalid as error:
-        raise PenstockError(_json_sentence(path, error, 0), code="damaged-file") from None
+        raise PenstockError(_json_sentence(file, error, 0), code="damaged-file") from None
     looks = {field.name: field.type for field in schema}
     return {
-        name: _json_first_value_type(path, name) if pa.types.is_null(kind) else kind for name, kind in looks.items()
+        name: _json_first_value_type(file, name) if pa.types.is_null(kind) else kind for name, kind in looks.items()
     }
 
 
-def json_batches(path: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+def json_batches(file: DataFile, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     """The rows of a file, some of its columns, in blocks."""
     rows = 0
     try:
-        reader = pajson.open_json(
-            pa.input_stream(str(path), compression="detect"),
-            pajson.ReadOptions(block_size=_BLOCK_BYTES),
-            pajson.ParseOptions(explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="ignore"),
-        )
-        for batch in reader:
-            yield batch
-            rows += len(batch)
+        with file.text() as text:
+            reader = pajson.open_json(
+                text.stream,
+                pajson.ReadOptions(block_size=_BLOCK_BYTES),
+                pajson.ParseOptions(explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="ignore"),
+            )
+            for batch in reader:
+                yield batch
+                rows += len(batch)
+            text.check()
     except pa.ArrowInvalid as error:
-        raise PenstockError(_json_sentence(path, error, rows), code="damaged-file") from None
+        raise PenstockError(_json_sentence(file, error, rows), code="damaged-file") from None
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    with pa.input_stream(str(path), compression="detect") as stream:
-        lines = (line for line in io.TextIOWrapper(stream, "utf-8") if line.strip())
+def _rows(file: DataFile) -> Iterator[dict[str, Any]]:
+    with file.text() as text:
+        lines = (line for line in io.TextIOWrapper(text.stream, "utf-8") if line.strip())
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise PenstockError(
-                    f"{path}, row {number}: not JSON ({error}): correct that line.", code="damaged-file"
+                    f"{file}, row {number}: not JSON ({error}): correct that line.", code="damaged-file"
                 ) from None
             if not isinstance(row, dict):
                 raise PenstockError(
-                    f"{path}, row {number}: not an object of columns and values: correct that line.",
+                    f"{file}, row {number}: not an object of columns and values: correct that line.",
                     code="damaged-file",
                 )
             yield row
 
 
-def _json_first_value_type(path: Path, column: str) -> pa.DataType:
-    values = (row.get(column) for row in _rows(path))
+def _json_first_value_type(file: DataFile, column: str) -> pa.DataType:
+    values = (row.get(column) for row in _rows(file))
     return pa.array([next((value for value in values if value is not None), None)]).type
 
 
-def _json_sentence(path: Path, error: Exception, rows_before: int) -> str:
+def _json_sentence(file: DataFile, error: Exception, rows_before: int) -> str:
     problem = str(error).split("\n")[0].removeprefix("JSON parse error: ").rstrip(".")
     row = re.search(r" in row (\d+)$", problem)
     if not row:
-        return f"{path} cannot be read as json ({problem}): it must hold one object a line."
+        return f"{file} cannot be read as json ({problem}): it must hold one object a line."
     problem = re.sub(r"Column\(/(.*?)\)", r"column '\1'", problem[: row.start()])
-    return f"{path}, row {rows_before + int(row[1]) + 1}: {problem.rstrip('.')}: correct that line."
+    return f"{file}, row {rows_before + int(row[1]) + 1}: {problem.rstrip('.')}: correct that line."
 
 
 # Parquet files as a stream of record batches.
@@ -198,12 +204,14 @@ _BATCH_ROWS = 1 << 17
 _BUFFER_BYTES = 1 << 20
 
 
-def parquet_batches(path: Path, columns: list[str], ids: list[str]) -> Iterator[pa.RecordBatch]:
+def parquet_batches(
+    source: pa.NativeFile, metadata: pq.FileMetaData, columns: list[str], ids: list[str]
+) -> Iterator[pa.RecordBatch]:
     """The rows of a file, some of its columns. `ids` stay dictionary-encoded where the file has them so."""
-    metadata = pq.read_metadata(path)
     encoded = [name for name in ids if _is_dictionary_encoded(metadata, name)]
     # By default pyarrow loads the raw bytes of the whole file before the first batch.
-    with pq.ParquetFile(path, read_dictionary=encoded, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+    options: dict[str, Any] = {"pre_buffer": False, "buffer_size": _BUFFER_BYTES, "metadata": metadata}
+    with pq.ParquetFile(source, read_dictionary=encoded, **options) as file:
         yield from file.iter_batches(_batch_rows(metadata, columns), columns=columns)
 
 
@@ -232,6 +240,17 @@ def _column_chunks(metadata: pq.FileMetaData, names: list[str]) -> Iterator[pq.C
             # A list is stored as leaves below its name.
             if chunk.path_in_schema in names or chunk.path_in_schema.split(".")[0] in names:
                 yield chunk
+
+
+_HEADERS_AT_ONCE = 16
+"""Headers that are read at one time: on an object store each takes as long as two answers."""
+
+
+def _header(file: DataFile) -> tuple[list[str], int]:
+    """The columns of a file, and its rows."""
+    with file.readable("parquet"), file.open() as source:
+        metadata = pq.read_metadata(source)
+        return metadata.schema.to_arrow_schema().names, metadata.num_rows
 
 
 # The roles of columns, and the types that text is therefore read as. By default pyarrow guesses types from the first
@@ -280,88 +299,7 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
     return pa.float32() if kinds.is_float16(kind) else kind
 
 
-# From the `files` of a spec to the existing files, and the format of each.
-
-COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
-_FORMATS: dict[str, Format] = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".json": "json",
-}
-
-
-def find_files(patterns: list[str], folder: Path, what: str) -> list[Path]:
-    """The files of a table, in the order of the list; those of a glob in the order of their names."""
-    found: list[Path] = []
-    for pattern in patterns:
-        try:
-            matches = _matches(folder, pattern)
-        except (ValueError, RuntimeError) as error:
-            raise PenstockError(
-                f"{pattern!r} of {what} is not a path or pattern ({error}): correct the spec.", code="invalid-value"
-            ) from None
-        if not matches:
-            raise PenstockError(
-                f"No file matches {pattern!r} of {what} in {folder}: check the path, relative to the spec.",
-                code="file-not-found",
-            )
-        found += matches
-    # A file that two patterns match is read once.
-    found = list(dict.fromkeys(found))
-    for path in found:
-        if path.is_dir():
-            raise PenstockError(
-                f"{path} of {what} is a folder: name its files, for instance {path.name}/*.parquet.", code="wrong-file"
-            )
-        if not path.is_file():
-            raise PenstockError(
-                f"{path} of {what} is a pipe, a socket or a device, and only regular files are read: write its content"
-                " to a file.",
-                code="wrong-file",
-            )
-    return found
-
-
-def format_of(paths: list[Path], asked: Format | None) -> Format:
-    """The one format of a table's files: as asked for, or by their extension."""
-    if asked:
-        return asked
-    formats = {path: _by_extension(path) for path in paths}
-    if len(set(formats.values())) > 1:
-        other = next(path for path in paths if formats[path] != formats[paths[0]])
-        raise PenstockError(
-            f"{paths[0]} and {other} have different formats: convert one, or give them as one format.",
-            code="wrong-file",
-        )
-    return formats[paths[0]]
-
-
-def _matches(folder: Path, pattern: str) -> list[Path]:
-    path = folder / Path(pattern).expanduser()
-    if path.exists():
-        return [path]
-    if Path(pattern).is_absolute():
-        folder, pattern = Path(path.anchor), str(path.relative_to(path.anchor))
-    return sorted(match for match in folder.glob(pattern) if match.is_file())
-
-
-def _by_extension(path: Path) -> Format:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSED:
-        suffixes.pop()
-    if not suffixes or suffixes[-1] not in _FORMATS:
-        raise PenstockError(
-            f"The format of {path} is not known by its extension: add 'format: parquet', csv, tsv or json.",
-            code="option-missing",
-        )
-    return _FORMATS[suffixes[-1]]
-
-
+_SAMPLE_BYTES = 4 << 20
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -370,7 +308,7 @@ class TableChunk:
     """Some rows of one file."""
 
     batch: pa.RecordBatch
-    file: Path
+    file: DataFile
     start: int
     """Rows of the file before these."""
     owners: Array | None = None
@@ -409,13 +347,16 @@ class Table:
         self.rows = 0
         """Rows of all files; 0 where only reading would tell."""
         # The header of a Parquet file is cheap to read; text files are opened when they are needed.
-        for path in self.files if self._format == "parquet" else self.files[:1]:
-            with _readable(path, self._format):
-                self._check_columns(path)
-                if self._format == "parquet":
-                    self.rows += pq.read_metadata(path).num_rows
+        if self._format != "parquet":
+            with self.files[0].readable(self._format):
+                self._check_columns(self.files[0], self._names(self.files[0]))
+            return
+        with ThreadPoolExecutor(min(len(self.files), _HEADERS_AT_ONCE)) as pool:
+            for file, (names, rows) in zip(self.files, pool.map(_header, self.files), strict=True):
+                self._check_columns(file, names)
+                self.rows += rows
 
-    def chunks(self, columns: Collection[str]) -> Iterator[TableChunk]:
+    def chunks(self, columns: Collection[str]) -> Generator[TableChunk, None, None]:
         """All rows in order. The next chunk is read while the last one is processed."""
         stream = self._stream([name for name in self.roles if name in columns])
         rows = 0
@@ -428,30 +369,49 @@ class Table:
         if rows == 0 and not self._allow_empty:
             raise self._empty(self.files[0])
 
+    def expected_rows(self) -> int:
+        """The rows of all files; of text, as many as its size and the rows at its beginning suggest."""
+        if self._format == "parquet":
+            return self.rows
+        first = max(self.files, key=lambda file: file.size)
+        with first.readable(self._format), first.text() as text:
+            content = text.stream.read(_SAMPLE_BYTES)
+            used = text.position()
+        lines: int = content.count(b"\n") + (len(content) < _SAMPLE_BYTES and not content.endswith(b"\n"))
+        rows: int = round(sum(file.size for file in self.files) * lines / max(1, used))
+        return max(0, rows - (0 if self._format == "json" else len(self.files)))
+
     def _stream(self, columns: list[str]) -> Iterator[TableChunk]:
-        for path in self.files:
+        for file in self.files:
             start = 0
-            with _readable(path, self._format):
-                self._check_columns(path)
-                for batch in self._batches(path, columns):
-                    yield TableChunk(batch, path, start)
+            with file.readable(self._format):
+                for batch in self._batches(file, columns):
+                    yield TableChunk(batch, file, start)
                     start += batch.num_rows
                 if start == 0:
                     # An empty chunk still gives the types and widths of its columns.
-                    yield TableChunk(self._no_rows(path, columns), path, 0)
+                    yield TableChunk(self._no_rows(file, columns), file, 0)
 
-    def _batches(self, path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, file: DataFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
         if self._format == "parquet":
-            return parquet_batches(path, columns, [name for name in columns if self.roles[name] in ID_ROLES])
+            with file.open() as source:
+                metadata = pq.read_metadata(source)
+                self._check_columns(file, metadata.schema.to_arrow_schema().names)
+                ids = [name for name in columns if self.roles[name] in ID_ROLES]
+                yield from parquet_batches(source, metadata, columns, ids)
+            return
+        self._check_columns(file, self._names(file))
         types = {name: self._types[name] for name in columns}
         if self._format == "json":
-            return json_batches(path, types)
-        return csv_batches(path, _DELIMITERS[self._format], types)
+            yield from json_batches(file, types)
+        else:
+            yield from csv_batches(file, _DELIMITERS[self._format], types)
 
-    def _no_rows(self, path: Path, columns: list[str]) -> pa.RecordBatch:
+    def _no_rows(self, file: DataFile, columns: list[str]) -> pa.RecordBatch:
         types = self._types
         if self._format == "parquet":
-            types = {field.name: field.type for field in pq.read_schema(path)}
+            with file.open() as source:
+                types = {field.name: field.type for field in pq.read_schema(source)}
         return pa.RecordBatch.from_pylist([], schema=pa.schema([(name, types[name]) for name in columns]))
 
     def csv_looks(self, columns: Collection[str]) -> dict[str, pa.DataType]:
@@ -470,54 +430,37 @@ class Table:
     def _looks(self, columns: list[str]) -> dict[str, pa.DataType]:
         """The apparent types in the first file that has values; a file with only a header gives none."""
         looks: dict[str, pa.DataType] = dict.fromkeys(columns, pa.null())
-        for path in self.files:
-            with _readable(path, self._format):
-                self._check_columns(path)
+        for file in self.files:
+            with file.readable(self._format):
+                self._check_columns(file, self._names(file))
                 unknown = [name for name, kind in looks.items() if pa.types.is_null(kind)]
                 if self._format == "json":
-                    looks |= json_looks(path, unknown)
+                    looks |= json_looks(file, unknown)
                 else:
-                    looks |= csv_looks(path, _DELIMITERS[self._format], unknown)
+                    looks |= csv_looks(file, _DELIMITERS[self._format], unknown)
             if not any(pa.types.is_null(kind) for kind in looks.values()):
                 break
         return looks
 
-    def _check_columns(self, path: Path) -> None:
-        names = self._names(path)
+    def _check_columns(self, file: DataFile, names: list[str]) -> None:
         if not names:
-            raise self._empty(path)
+            raise self._empty(file)
         for name in self.roles:
             if name not in names:
                 raise PenstockError(
-                    f"{path} has no column {name!r} for {self.what}: its columns are {', '.join(names) or 'none'}.",
+                    f"{file} has no column {name!r} for {self.what}: its columns are {', '.join(names) or 'none'}.",
                     code="field-missing",
                 )
             if names.count(name) > 1:
                 raise PenstockError(
-                    f"{path} has {names.count(name)} columns named {name!r}: rename all but one.", code="duplicate"
+                    f"{file} has {names.count(name)} columns named {name!r}: rename all but one.", code="duplicate"
                 )
 
-    def _empty(self, path: Path) -> PenstockError:
+    def _empty(self, file: DataFile) -> PenstockError:
         return PenstockError(
-            f"{path} has no rows: {self.what} needs at least one; to allow none, set 'allow_empty: true'.",
+            f"{file} has no rows: {self.what} needs at least one; to allow none, set 'allow_empty: true'.",
             code="missing-data",
         )
 
-    def _names(self, path: Path) -> list[str]:
-        if self._format == "parquet":
-            names: list[str] = pq.read_schema(path).names
-            return names
-        return json_names(path) if self._format == "json" else csv_names(path, _DELIMITERS[self._format])
-
-
-@contextmanager
-def _readable(path: Path, form: str) -> Iterator[None]:
-    """Turns errors of pyarrow or the disk into one sentence that names the file."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        problem = " ".join(str(error).split("\n")[0].rstrip(".").split())
-        raise PenstockError(
-            f"{path} cannot be read as {form} ({problem}): the file is damaged or has another format.",
-            code="damaged-file",
-        ) from None
+    def _names(self, file: DataFile) -> list[str]:
+        return json_names(file) if self._format == "json" else csv_names(file, _DELIMITERS[self._format])

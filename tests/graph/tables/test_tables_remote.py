@@ -1,0 +1,273 @@
+"""Tables on an object store, read over HTTP from a server of its own process that speaks S3."""
+
+import http.client
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyarrow import fs
+from tables_workbench import FOLLOWS, USERS, Workbench
+from test_tables_bounded import _digests
+
+from penstock.errors import PenstockError
+from penstock.graph.tables import addresses, import_tables
+
+MOTO = os.environ.get("PENSTOCK_TEST_MOTO", sys.executable)
+"""A Python that has moto's server; the one of the tests where it is not set."""
+HAS_MOTO = sys.executable != MOTO or all(map(importlib.util.find_spec, ("moto", "flask")))
+
+pytestmark = pytest.mark.skipif(not HAS_MOTO, reason="moto[server], which speaks S3 over HTTP, is not installed")
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The port of an S3 server."""
+    port = _free_port()
+    words = [MOTO, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            assert process.poll() is None, "the S3 server has ended"
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class Fault(BaseHTTPRequestHandler):
+    """Passes requests on, and spoils the answers to those that read an object whose name holds a word."""
+
+    server: "Proxy"
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._pass("GET")
+
+    def do_HEAD(self) -> None:
+        self._pass("HEAD")
+
+    def _pass(self, method: str) -> None:
+        upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream)
+        upstream.request(method, self.path, headers=dict(self.headers))
+        answer = upstream.getresponse()
+        content = answer.read()
+        upstream.close()
+        spoil = self.server.fault if method == "GET" and self.server.word in self.path else ""
+        if spoil:
+            self.server.faults += 1
+        status = {"denied": 403, "gone": 404, "failing": 503}.get(spoil, answer.status)
+        if status != answer.status:
+            content = b""
+        self.send_response(status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("content-length", "connection", "server", "date", "transfer-encoding"):
+                self.send_header(name, value)
+        size = answer.getheader("Content-Length") if method == "HEAD" else len(content)
+        self.send_header("Content-Length", str(size))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(content[: len(content) // 2] if spoil == "cut" else content)
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Proxy(ThreadingHTTPServer):
+    """The connection to the server, which can be spoiled."""
+
+    daemon_threads = True
+    upstream, fault, word, faults = 0, "", "", 0
+
+
+@pytest.fixture
+def proxy(server):
+    found = Proxy(("127.0.0.1", 0), Fault)
+    found.upstream = server
+    thread = threading.Thread(target=found.serve_forever, args=(0.02,))
+    thread.start()
+    yield found
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+@pytest.fixture
+def store(proxy, monkeypatch, request):
+    """A bucket of its own, and the query that leads to it through the proxy."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-a-test")
+    direct = fs.S3FileSystem(
+        endpoint_override=f"127.0.0.1:{proxy.upstream}", scheme="http", region="us-east-1", allow_bucket_creation=True
+    )
+    bucket = f"tables-{proxy.server_port}"
+    direct.create_dir(bucket)
+    return Store(direct, bucket, f"?endpoint_override=127.0.0.1:{proxy.server_port}&scheme=http&region=us-east-1")
+
+
+class Store:
+    """A bucket."""
+
+    def __init__(self, system: fs.FileSystem, bucket: str, query: str) -> None:
+        self.system, self.bucket, self.query = system, bucket, query
+
+    def put(self, folder: Path) -> None:
+        """Copy a folder's files into it."""
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                with self.system.open_output_stream(f"{self.bucket}/{path.relative_to(folder)}", None) as stream:
+                    stream.write(path.read_bytes())
+
+    def address(self, name: str) -> str:
+        return f"s3://{self.bucket}/{name}{self.query}"
+
+
+ROWS = 3000
+
+
+def _tables(bench: Workbench, extension: str = "parquet") -> None:
+    rng = np.random.default_rng(0)
+    names = np.array([f"user {i}" for i in rng.permutation(300)])
+    for number, some in enumerate(np.array_split(names, 3)):
+        bench.table(f"t/users/part={number}/x y.{extension}", {"id": some, "v": rng.random(len(some))})
+    bench.text("t/users/_SUCCESS", "")
+    for number in range(2):
+        ends = {"a": rng.choice(names, ROWS), "b": rng.choice(names, ROWS)}
+        bench.table(f"t/follows/{number}.{extension}", ends)
+
+
+def _spec(bench: Workbench, users: str, follows: str) -> Path:
+    return bench.spec([{**USERS, "files": users, "features": ["v"]}], [{**FOLLOWS, "files": follows}])
+
+
+@pytest.mark.parametrize("extension", ["parquet", "csv", "csv.gz", "jsonl", "tsv.zst"])
+def test_folders_and_globs_of_a_bucket(bench: Workbench, store: Store, extension: str) -> None:
+    """A folder, whose hidden files are left out, and a glob make the graph that the local files make."""
+    _tables(bench, extension)
+    import_tables(_spec(bench, "t/users", "t/follows/*"), bench.out)
+    store.put(bench.folder / "t")
+    expected = _digests(bench.out)
+    for users, follows in (
+        ("users", f"follows/*.{extension}"),
+        (f"users/*/x y.{extension}", "follows/"),
+        (f"**/part=[0-2]/*.{extension}", f"follows/[!x].{extension}"),
+    ):
+        spec = _spec(bench, store.address(users), store.address(follows))
+        import_tables(spec, bench.out, force=True)
+        assert _digests(bench.out) == expected
+    import_tables(spec, bench.out, force=True, memory_gb=1.0)
+    assert _digests(bench.out) == expected
+
+
+def test_addresses_of_local_files(bench: Workbench) -> None:
+    _tables(bench)
+    import_tables(_spec(bench, "t/users/**/*.parquet", "t/follows"), bench.out)
+    expected = _digests(bench.out)
+    below = (bench.folder / "t").as_uri()
+    import_tables(_spec(bench, f"{below}/users/**/*.parquet", f"{below}/follows"), bench.out, force=True)
+    assert _digests(bench.out) == expected
+
+
+def _refused(bench: Workbench, users: str, follows: str = "t/follows") -> PenstockError:
+    spec = _spec(bench, users, follows)
+    before = sorted(bench.folder.rglob("*"))
+    with pytest.raises(PenstockError) as caught:
+        import_tables(spec, bench.out)
+    assert sorted(bench.folder.rglob("*")) == before
+    said = str(caught.value)
+    assert "\n" not in said and said.endswith(".") and "secret" not in said and "?" not in said
+    return caught.value
+
+
+def test_what_is_not_there(bench: Workbench, store: Store) -> None:
+    _tables(bench)
+    store.put(bench.folder / "t")
+    for name in ("none.parquet", "users/*.csv", "other/"):
+        error = _refused_pattern(bench, store.address(name))
+        assert error.code == "file-not-found" and name in str(error)
+    error = _refused(bench, store.address("x").replace(store.bucket, "no-such-bucket"))
+    assert error.code == "file-not-found"
+    error = _refused(bench, store.address("users/*").replace(store.bucket, "no-such-bucket"))
+    assert error.code == "file-not-found" and "s3://no-such-bucket/users/*" in str(error)
+
+
+def _refused_pattern(bench: Workbench, address: str) -> PenstockError:
+    with pytest.raises(PenstockError) as caught:
+        import_tables(_spec(bench, address, "t/follows"), bench.out)
+    return caught.value
+
+
+def test_schemes_that_pyarrow_does_not_have(bench: Workbench) -> None:
+    _tables(bench)
+    error = _refused(bench, "s4://bucket/users.parquet")
+    assert error.code == "unknown-name" and "use one of s3, gs, hdfs, file." in str(error)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        ("denied", "not-permitted", "may not be read: set AWS_ACCESS_KEY_ID"),
+        ("gone", "file-not-found", "is there no longer"),
+        ("failing", "external-failure", "the connection"),
+        ("cut", "external-failure", "connection"),
+    ],
+)
+@pytest.mark.parametrize("extension", ["parquet", "csv", "csv.gz", "jsonl"])
+def test_faults_of_the_connection(bench: Workbench, store: Store, proxy: Proxy, extension, fault, code, words) -> None:
+    """Never a graph of a part of the rows: one sentence, and nothing left behind."""
+    _tables(bench, extension)
+    store.put(bench.folder / "t")
+    proxy.fault, proxy.word = fault, f"/follows/1.{extension}"
+    error = _refused(bench, store.address("users"), store.address(f"follows/*.{extension}"))
+    assert proxy.faults and f"s3://{store.bucket}/follows/1.{extension}" in str(error)
+    assert (error.code, words in str(error)) == (code, True), str(error)
+
+
+@pytest.mark.parametrize("extension", ["parquet", "csv.gz"])
+def test_half_an_object(bench: Workbench, store: Store, extension: str) -> None:
+    _tables(bench, extension)
+    path = bench.folder / f"t/follows/1.{extension}"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    store.put(bench.folder / "t")
+    error = _refused(bench, store.address("users"), store.address("follows"))
+    assert error.code == "damaged-file" and f"follows/1.{extension} cannot be read as" in str(error)
+
+
+def test_a_server_that_is_not_there(bench: Workbench, store: Store, proxy: Proxy) -> None:
+    _tables(bench)
+    address = store.address("users/*").replace(str(proxy.server_port), str(_free_port()), 2)
+    error = _refused(bench, address)
+    assert error.code == "external-failure" and "the connection failed" in str(error)
+
+
+def test_files_are_opened_few_times(bench: Workbench, store: Store, monkeypatch) -> None:
+    """Twice each: once for the header, once for the rows; those of vertices once more for their fields."""
+    _tables(bench)
+    store.put(bench.folder / "t")
+    opened: list[str] = []
+    open_ = addresses.DataFile.open
+    monkeypatch.setattr(addresses.DataFile, "open", lambda self: (opened.append(self.path), open_(self))[1])
+    import_tables(_spec(bench, store.address("users"), store.address("follows")), bench.out)
+    assert {path: opened.count(path) for path in opened if "follows" in path} == {
+        f"{store.bucket}/follows/{number}.parquet": 2 for number in range(2)
+    }
+    assert max(map(opened.count, opened)) == 3
