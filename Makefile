@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GPU_SITE := .gpu/site
-SELDOM := accelerate|aiohttp|alembic|huggingface_hub|lightning|mypy|mypyc|onnxruntime|onnxscript|optuna|pip|pygments|pytorch_lightning|ray
+SELDOM := accelerate|aiohttp|alembic|boto3|botocore|huggingface_hub|lightning|moto|mypy|mypyc|onnxruntime|onnxscript|optuna|pip|pygments|pytorch_lightning|ray
 SELDOM := $(SELDOM)|setuptools|sqlalchemy|sympy|tensorboard|torchgen|torchmetrics|_inductor|tests?|testing/_internal
 
 .PHONY: env train test pytest lint bench test-long test-browser test-gpu clean

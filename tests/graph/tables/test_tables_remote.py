@@ -22,9 +22,9 @@ from penstock.graph.tables import addresses, import_tables
 
 MOTO = os.environ.get("PENSTOCK_TEST_MOTO", sys.executable)
 """A Python that has moto's server; the one of the tests where it is not set."""
-HAS_MOTO = sys.executable != MOTO or all(map(importlib.util.find_spec, ("moto", "flask")))
+HAS_MOTO = sys.executable != MOTO or all(map(importlib.util.find_spec, ("moto", "flask", "flask_cors")))
 
-pytestmark = pytest.mark.skipif(not HAS_MOTO, reason="moto[server], which speaks S3 over HTTP, is not installed")
+pytestmark = pytest.mark.skipif(not HAS_MOTO, reason="moto with flask, which speaks S3 over HTTP, is not installed")
 
 
 def _free_port() -> int:
