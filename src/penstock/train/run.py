@@ -35,7 +35,6 @@ from penstock.train.compute_device import device_memory
 from penstock.train.finalists import settle
 from penstock.train.job import Job, changed_job, stored_job, write_job
 from penstock.train.loop import Loop
-from penstock.train.memory.run_seconds import predict_run
 from penstock.train.optimisers import keep_ways, load_optimiser, rates_on_device
 from penstock.train.run_context import run_context
 from penstock.train.run_files.checkpoints import TrainState, checked_train_state, read_best, take_newest
@@ -240,6 +239,9 @@ def _predicted(session: Session, schedule: Schedule) -> Predicted | str:
         return "batches would have to be drawn on the host to be counted"
     if SAMPLERS[session.job.sampler].makes_batches and schedule.batches * session.job.epochs < _COUNTED:
         return "the run is short, and batches would have to be drawn to be counted"
+    # Short runs do without it, and what it imports takes them longer than the rest of the plan.
+    from penstock.train.memory.run_seconds import predict_run
+
     run = predict_run(session, "cpu")
     if isinstance(run, str):
         return run
