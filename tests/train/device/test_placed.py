@@ -11,11 +11,12 @@ from device_steps import weights
 from host_shares import Host, shared_on_host
 from interpreted_kernels import device_with_free_memory
 from penstock.pipeline.schedule import Position, Schedule
+from penstock.plan.document import Plan, plan_text
 from penstock.progress import Progress
 from penstock.store.device.shards import shared_by_gpus, to_shares
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
-from penstock.train.job import make_job
+from penstock.train.job import make_job, stored_job
 from refusals import refused
 from training_graphs import community_graph, stage_threads, typed_graph
 
@@ -138,6 +139,26 @@ def test_wherever_things_lie_the_same_is_learned(device_memory, placement, captu
     assert_close(trained(session), plain(graph))
     if facts["cache_rows"]:
         assert 0 < session.execution.placed.facts()["hit_rate"] <= 1
+
+
+@pytest.mark.parametrize(
+    "placement", ["auto", {"features": "pinned", "cache_rows": 40}, {"features": "host"}, {"topology": "host"}]
+)
+def test_the_plan_of_a_run_has_where_things_lie(device_memory, placement):
+    """It decides the same again, and says why."""
+    from penstock.train.run import decided_plan
+
+    session = placed_session(community_graph(120), placement=placement)
+    session.placed = session.execution.placed
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, session.job.epochs)
+    plan = Plan.model_validate_json(plan_text(decided_plan(session, schedule, [])))
+    facts = session.placed.facts()
+    planned = stored_job(plan.job, "the plan").placed
+    assert (planned.topology, planned.features) == (facts["topology"], facts["features"])
+    assert (planned.cache_rows or 0) == facts["cache_rows"] == plan.execution["cache_rows"]
+    assert plan.execution["features"] == facts["features"]
+    assert all(plan.reasons[name] for name in plan.execution if name != "mode")
+    assert any(note in plan.reasons["features"] for note in facts["why"])
 
 
 def test_too_little_memory_moves_things_out_and_then_is_refused(device_memory):
