@@ -149,9 +149,10 @@ def test_dangling_edges_are_named(bench: Workbench, bounded) -> None:
     assert str(caught.value) == said and "name vertices that no node table has" in said
 
 
-def test_too_little_memory_is_a_sentence(bench: Workbench) -> None:
+def test_too_little_memory_is_a_sentence(bench: Workbench, monkeypatch) -> None:
     _tables(bench, "counting")
-    with pytest.raises(PenstockError, match=r"--memory-gb 0.01 is too little for an import: give 0\.\d or more\."):
+    monkeypatch.setattr(bucket_files, "anonymous_mb", lambda: 100.0)
+    with pytest.raises(PenstockError, match=r"--memory-gb 0.01 is too little for an import: give 0\.5 or more\."):
         import_tables(bench.spec([PLAIN]), bench.out, memory_gb=0.01)
 
 
