@@ -125,7 +125,7 @@ _HEAD = {"cpu": "1", "memory": "4Gi"}
 
 
 def rayjob(cluster: ClusterDocument, submitted: SubmittedRun) -> str:
-    """A RayJob; YAML."""
+    """A RayJob as YAML, which `kubectl apply` takes."""
     if not _LABEL.fullmatch(submitted.name):
         raise PenstockError(
             f"Kubernetes cannot name a job {submitted.name!r}: give --name of up to 47 small letters, digits and"

@@ -130,7 +130,7 @@ class BucketFile:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks."""
+        """The number of blocks that were written."""
         return self._bounds.rows
 
     def counts(self) -> Array:
@@ -167,7 +167,7 @@ class BucketFile:
         self._stack.close()
 
     def remove(self) -> None:
-        """Delete the files."""
+        """Delete the files of all buckets."""
         self.release()
         self._columns = {}
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -217,7 +217,7 @@ class NumberFile:
             data, position = data[written:], position + written
 
     def read(self) -> Array:
-        """All values, mapped."""
+        """All values that were written, mapped from the file."""
         return open_array(self.path)
 
     def __enter__(self) -> Self:

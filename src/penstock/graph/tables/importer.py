@@ -178,7 +178,7 @@ class _Forecast:
         self._on_disk = [] if bound is None else [name for name, size in sizes.items() if not bound.holds(name, size)]
 
     def plan(self, free: int) -> ImportPlan:
-        """The sums."""
+        """The plan of the whole import, with so many bytes of disk free."""
         costs = [self._edge_cost(*each) for each in self._edges]
         node_bytes = sum(map(self._node_bytes, self._nodes))
         spools, lists = sum(each.spool for each in costs), sum(each.lists for each in costs)

@@ -368,7 +368,7 @@ class DiskIndex:
         return StringIds(*arrays) if self.kind == "string" else arrays[0]
 
     def release(self) -> None:
-        """Close the files."""
+        """Close the files of the index, which stay on disk."""
         for writer in self._writers:
             writer.close()
         self._known.file.release()
@@ -446,7 +446,7 @@ class FoundNumbers:
 
     @property
     def rows(self) -> int:
-        """The number of ids."""
+        """The number of ids that the index knows."""
         return len(self._numbers)
 
     def _next(self) -> Array:

@@ -33,7 +33,7 @@ def write_spool(spool: Spool, folder: Path, bound: MemoryBound | None, progress:
 
 def _write_type(spool: Spool, folder: Path, bound: MemoryBound | None, progress: Progress) -> dict[EdgeType, EdgeSet]:
     spec, key = spool.spec, edge_key(spool.spec.type)
-    edges = Edges(
+    edges = ArrivedEdges(
         open_array(spool.sources.path),
         open_array(spool.destinations.path),
         spool.ends[0].count,
@@ -70,7 +70,7 @@ def _write_relations(
         for number, name in enumerate(names):
             columns = _relation(kept, number, spool.folder / "relation")
             held_out = {split: _relation(file, number, spool.folder / split)["pairs"] for split, file in apart.items()}
-            edges = Edges(columns["sources"], columns["destinations"], spool.ends[0].count, spool.ends[1].count)
+            edges = ArrivedEdges(columns["sources"], columns["destinations"], spool.ends[0].count, spool.ends[1].count)
             kind = spec.type[0], name, spec.type[2]
             target = edges_folder(folder, kind)
             made[kind] = write_lists(edges, spec.deduplicate, held_out, target, spool.folder, bound, progress)
@@ -107,7 +107,7 @@ def _relation(file: BucketFile, number: int, work: Path) -> dict[str, Array]:
 
 
 @dataclass(frozen=True)
-class Edges:
+class ArrivedEdges:
     """Edges in order of arrival, on disk, and their fields; with `rows`, the row of the fields of each edge."""
 
     sources: Array
@@ -119,10 +119,10 @@ class Edges:
 
     @property
     def count(self) -> int:
-        """The number of edges."""
+        """The number of edges, before any is left out."""
         return len(self.sources)
 
-    def reversed(self) -> "Edges":
+    def reversed(self) -> "ArrivedEdges":
         """Each edge the other way round."""
         return replace(
             self,
@@ -147,7 +147,7 @@ class Edges:
 
 
 def write_lists(
-    edges: Edges,
+    edges: ArrivedEdges,
     deduplicate: bool,
     held_out: dict[str, Array],
     target: Path,
@@ -170,7 +170,7 @@ def write_lists(
 # In memory.
 
 
-def _memory_of(edges: Edges, deduplicate: bool) -> int:
+def _memory_of(edges: ArrivedEdges, deduplicate: bool) -> int:
     """The bytes that lists take while they are sorted in memory, and the field rows that are gathered at random."""
     order = 16 if edges.fields else 0
     numbers = edges.sources.itemsize + index_dtype(edges.num_sources).itemsize
@@ -178,7 +178,7 @@ def _memory_of(edges: Edges, deduplicate: bool) -> int:
     return edges.count * (numbers + order + 17 * deduplicate + edges.field_bytes()) + vertices
 
 
-def _write_in_memory(edges: Edges, deduplicate: bool, target: Path) -> EdgeSet:
+def _write_in_memory(edges: ArrivedEdges, deduplicate: bool, target: Path) -> EdgeSet:
     ends = edges.sources, edges.destinations
     indptr, indices, order = build_lists(*ends, edges.num_sources, edges.num_destinations, bool(edges.fields))
     for each in ends:
@@ -236,7 +236,7 @@ class ListSorter:
 
     def __init__(
         self,
-        edges: Edges,
+        edges: ArrivedEdges,
         deduplicate: bool,
         target: Path,
         work: Path,
@@ -251,7 +251,7 @@ class ListSorter:
         self._target, self._divided = target, 0
 
     def write(self) -> EdgeSet:
-        """The lists, mapped."""
+        """Write the lists range by range, and map them."""
         edges, paths = self._edges, {name: self._path(f"field.{file_name(name)}") for name in self._fields}
         with ExitStack() as stack:
             self._indptr = stack.enter_context(ArrayWriter(self._path("indptr"), np.int64))
