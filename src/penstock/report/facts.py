@@ -153,12 +153,15 @@ def plan_card(run: RunRecord) -> str:
     rows = _predicted_rows(run, said)
     if not rows and not decisions:
         return ""
-    about = f"placement {_text(said.get('placement'))}, flows {_text(said.get('flows'))}"
+    # Only plans of one machine have decisions, and nothing flows there.
+    flows = "" if decisions else f", flows {_text(said.get('flows'))}"
+    about = f"placement {_text(said.get('placement'))}{flows}"
     head = ["decision", "planned", "carried out", "why"]
     done = [
         [name, *(_text(each.get(key)) for key in ("planned", "carried_out", "why"))] for name, each in decisions.items()
     ]
-    return card("Plan", (pairs(rows) if rows else "") + (table(head, done, len(done)) if done else ""), escape(about))
+    body = (pairs(rows) if rows else "") + (table(head, done, len(done)) if done else "")
+    return card("Plan", body, escape(about), wide=bool(done))
 
 
 def _predicted_rows(run: RunRecord, said: Mapping[str, Any]) -> list[tuple[str, str]]:

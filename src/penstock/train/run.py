@@ -202,7 +202,7 @@ def _placed_fields(session: Session) -> dict[str, Any]:
 _ON_HOST = "The host computes, so it draws the batches and reads the features where they are."
 _USUAL = {
     "first_layer": "Every batch reads rows or aggregates of them, whichever takes fewer bytes.",
-    "order": "Every block of every batch has the cheaper order, by the costs in the job (order_costs).",
+    "order": "Every block has the cheaper order, by the costs of this machine (order_costs in decided.yaml).",
     "groups": "Each batch is drawn while others are trained.",
     "sample_threads": "One thread keeps ahead of the steps.",
 }
