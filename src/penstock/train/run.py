@@ -154,7 +154,7 @@ def _beside_plan(session: Session, folder: RunFolder, schedule: Schedule) -> dic
 STEPS = "steps"
 """The name, in a plan's `execution`, of what was decided for each step of an epoch on the whole graph."""
 _COUNTED = 100
-"""A run is predicted if it has at least so many batches: some are drawn for that, which a short run would feel."""
+"""A run is predicted if it has at least so many batches: some are drawn for that, which would slow a short run."""
 
 
 def decided_plan(session: Session, schedule: Schedule, given: list[str]) -> Plan:
