@@ -8,8 +8,7 @@ from penstock.report.run_logs import read_trace
 from penstock.report.timeline import steady_window
 from penstock.train.job import make_job
 from penstock.train.run_files.checkpoints import TrainState
-from penstock.train.run_files.events import EventLog, add_workers
-from penstock.train.run_files.records import FolderRecords
+from penstock.train.run_files.records import EventLog, FolderRecords, add_workers
 from penstock.train.run_files.run_folder import RunFolder
 from training_graphs import lines_of
 

@@ -66,7 +66,7 @@ COMMANDS: Registry[Any] = Registry(
         "explain": "penstock.cli.use:explain_command",
         "report": "penstock.cli.report:report_command",
         "bench": "penstock.cli.profile:bench",
-        "net": "penstock.cli.net:net",
+        "net": "penstock.cli.cluster:net",
         "cluster": "penstock.cli.cluster:cluster",
         "serve": "penstock.cli.queue:serve_command",
         "submit": "penstock.cli.queue:submit_command",

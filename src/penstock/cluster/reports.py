@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from penstock.store.parts.requests import StoreRequest
-from penstock.train.run_files.events import MOST_SPANS, MOST_THREADS, STAGES
+from penstock.train.run_files.records import MOST_SPANS, MOST_THREADS, STAGES
 from penstock.wire.sockets import ADDRESS
 
 _LARGEST = (1 << 63) - 1
@@ -51,7 +51,7 @@ class Heartbeat(StoreRequest):
     """Figures of coflows by kind; `penstock.wire.coflows.read_tallies` validates them."""
     flows: dict[Name, Annotated[list[Amount], Field(min_length=2, max_length=2)]] | None = None
     spans: Annotated[list[Span], Field(max_length=MOST_SPANS)] | None = None
-    """The spans of a leaving worker's stages in some batches (`train.run_files.events.KeptEvents`)."""
+    """The spans of a leaving worker's stages in some batches (`train.run_files.records.KeptEvents`)."""
 
 
 class StepReport(StoreRequest):

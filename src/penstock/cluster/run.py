@@ -32,7 +32,7 @@ from penstock.train.dataset.prepared_graph import choose_task, open_data, prepar
 from penstock.train.job import Job, stored_job, write_job
 from penstock.train.run import change_epochs, plan_of, with_more_epochs
 from penstock.train.run_files.checkpoints import take_newest, write_state
-from penstock.train.run_files.events import add_workers
+from penstock.train.run_files.records import add_workers
 from penstock.train.run_files.run_folder import CLUSTER, EVENTS, PARTS, PLAN, RunFolder, check_code, found_anywhere
 from penstock.wire.coflows import BATCH, EXPLANATIONS, PREPARATION
 from penstock.wire.options import FORMER

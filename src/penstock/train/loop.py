@@ -17,8 +17,7 @@ from penstock.train.compute_device import STEPS, DeviceFull, device_memory
 from penstock.train.job_options import SHUFFLINGS, past_elbow
 from penstock.train.optimisers import step_schedule
 from penstock.train.run_files.checkpoints import TrainState
-from penstock.train.run_files.events import Events
-from penstock.train.run_files.records import FolderRecords, Records
+from penstock.train.run_files.records import Events, FolderRecords, Records
 from penstock.train.run_files.run_folder import RunFolder
 from penstock.train.session import Session, Step, Steps
 

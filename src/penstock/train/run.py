@@ -30,8 +30,7 @@ from penstock.train.assembly import few_steps_note
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
 from penstock.train.checks import check_job, data_notes
-from penstock.train.compute_device import STEPS as MEND_STEPS
-from penstock.train.compute_device import device_memory
+from penstock.train.compute_device import STEPS, device_memory
 from penstock.train.finalists import settle
 from penstock.train.job import Job, changed_job, stored_job, write_job
 from penstock.train.loop import Loop
@@ -78,7 +77,7 @@ def start_run(
         folder = RunFolder.create(job, name, force, facts, {} if plan is None else {PLAN: plan_text(plan)})
         session.folder = folder.path
         if plan is not None:
-            session.execution.restore(plan.execution.get(STEPS))
+            session.execution.restore(plan.execution.get(WHOLE_STEPS))
             return _run(session, folder, TrainState(), progress)
         objects = {"graph": graph is not None and graph.path is None, "model": module is not None, **given.names()}
         return _run(session, folder, TrainState(), progress, [name for name, there in objects.items() if there])
@@ -151,7 +150,7 @@ def _beside_plan(session: Session, folder: RunFolder, schedule: Schedule) -> dic
 
 # The plan that a run without one writes: what it has decided by itself, and what it predicts of that.
 
-STEPS = "steps"
+WHOLE_STEPS = "steps"
 """The name, in a plan's `execution`, of what was decided for each step of an epoch on the whole graph."""
 _COUNTED = 100
 """A run is predicted if it has at least so many batches: some are drawn for that, which would slow a short run."""
@@ -204,7 +203,7 @@ _USUAL = {
     "first_layer": "Every batch reads rows or aggregates of them, whichever takes fewer bytes.",
     "order": "Every block has the cheaper order, by the costs of this machine (order_costs in decided.yaml).",
     "groups": "Each batch is drawn while others are trained.",
-    "sample_threads": "One thread keeps ahead of the steps.",
+    "sample_threads": "One thread draws, unless the job asks for more.",
 }
 """Why a field has its value where the job leaves it open and nothing was timed or predicted."""
 
@@ -217,8 +216,8 @@ def _reasons(session: Session, execution: Mapping[str, Any]) -> dict[str, str]:
     found["device"] = "It is the GPU of this host." if job.device == "auto" else "The job asks for it."
     if job.device == "auto" and execution["device"] == "cpu":
         found["device"] = "There is no GPU."
-    if STEPS in execution:
-        found[STEPS] = "Bins and places that the job asks for; where it leaves them open, what fits the free memory."
+    if WHOLE_STEPS in execution:
+        found[WHOLE_STEPS] = "Bins and places as the job asks; where it leaves them open, what fits the free memory."
     found |= {name: f"The job has {getattr(job, name)!r}." for name in _USUAL if getattr(job, name) != _default(name)}
     found |= {name: f"Decided by {by}." for name, by in session.decided_by.items() if name in found}
     for name in found.keys() & session.settled.keys():
@@ -314,7 +313,7 @@ def _trained(
     loop = Loop(session, folder, train_state, progress)
     try:
         if objects is not None:
-            with device_memory(lambda: "when the steps were prepared", MEND_STEPS):
+            with device_memory(lambda: "when the steps were prepared", STEPS):
                 plan = decided_plan(session, loop.schedule, objects)
             folder.write(PLAN, plan_text(plan))
         with polite_interrupt() as asked:

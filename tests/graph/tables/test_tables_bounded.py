@@ -18,7 +18,7 @@ from penstock.cli.data import data
 from penstock.errors import PenstockError
 from penstock.graph.data import SPLITS, DrawnSplit, splits_by_ratio
 from penstock.graph.tables import bucket_files, import_tables, importer, plan_import
-from penstock.graph.tables.index import DiskIndex
+from penstock.graph.tables.disk_index import DiskIndex
 from refusals import refused
 
 VERTICES, EDGES = 1000, 8000

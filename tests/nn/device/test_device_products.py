@@ -94,7 +94,8 @@ def test_gradients_of_any_stride(given, device, monkeypatch):
     monkeypatch.setattr(products, "is_gpu", lambda of: True)
     monkeypatch.setattr(products, "FEWEST_ROWS", 16)
     monkeypatch.setattr(products, "launched_product", exactly)
-    x, weight, grad = torch.randn(32, 8), torch.randn(16, 8), given.to(device).as_strided(given.shape, given.stride())
+    x, weight, memory = torch.randn(32, 8), torch.randn(16, 8), given.untyped_storage().nbytes() // given.itemsize
+    grad = given.as_strided((memory,), (1,)).to(device).as_strided(given.shape, given.stride())
     ours = x.to(device).requires_grad_(), weight.to(device).requires_grad_()
     product(*ours).backward(grad)
     assert_near(ours[0].grad, given.double() @ weight.double(), 1e-5)

@@ -36,8 +36,7 @@ from penstock.train.loop import Loop
 from penstock.train.run import finish, result_of, take_state
 from penstock.train.run_context import run_context
 from penstock.train.run_files.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
-from penstock.train.run_files.events import Events, KeptEvents
-from penstock.train.run_files.records import FolderRecords, Records
+from penstock.train.run_files.records import Events, FolderRecords, KeptEvents, Records
 from penstock.train.run_files.run_folder import METRICS, RunFolder
 from penstock.train.session import Session, run_facts
 from penstock.train.steps.group import RegroupError

@@ -12,8 +12,7 @@ from torch.nn import Parameter
 from penstock.cluster.worker.worker_group import ReductionMethod
 from penstock.pipeline.loader import Loaded
 from penstock.sampling.parts.requests import batch_messages
-from penstock.train.run_files.events import Events
-from penstock.train.run_files.records import Records
+from penstock.train.run_files.records import Events, Records
 from penstock.train.session import Session
 from penstock.train.steps.group import DeviceSums
 from penstock.wire.channel import own_meter

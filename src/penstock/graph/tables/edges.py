@@ -17,8 +17,9 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.data import SPLITS
 from penstock.graph.schema import edge_key
 from penstock.graph.tables.bucket_files import MemoryBound
-from penstock.graph.tables.fields import Field, FieldWriters, as_text, edge_fields, fold_codes, learn_fields, roles_of
-from penstock.graph.tables.index import FoundNumbers, IdFile
+from penstock.graph.tables.columns import Field, as_text
+from penstock.graph.tables.disk_index import FoundNumbers, IdFile
+from penstock.graph.tables.fields import FieldWriters, edge_fields, fold_codes, learn_fields, roles_of
 from penstock.graph.tables.nodes import IndexFullError, NodeTable
 from penstock.graph.tables.reader import Role, Table, TableChunk
 from penstock.graph.tables.spec import EdgeSpec

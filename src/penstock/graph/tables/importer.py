@@ -19,8 +19,9 @@ from penstock.graph.folder import nodes_folder, write_document
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tables.bucket_files import READING_MB, MemoryBound
+from penstock.graph.tables.columns import Field
 from penstock.graph.tables.edges import EdgeTable
-from penstock.graph.tables.fields import Field, standardised
+from penstock.graph.tables.fields import standardised
 from penstock.graph.tables.lists import write_spool
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import Table, TableChunk

@@ -15,8 +15,10 @@ from penstock.graph.data import SPLITS, DrawnSplit, NodeSet
 from penstock.graph.folder import write_ids
 from penstock.graph.tables.addresses import DataFile
 from penstock.graph.tables.bucket_files import MemoryBound
-from penstock.graph.tables.fields import FieldWriters, LabelField, fold_codes, learn_fields, node_fields, roles_of
-from penstock.graph.tables.index import DiskIndex, IdIndex, IdKind, new_index
+from penstock.graph.tables.columns import LabelField
+from penstock.graph.tables.disk_index import DiskIndex
+from penstock.graph.tables.fields import FieldWriters, fold_codes, learn_fields, node_fields, roles_of
+from penstock.graph.tables.index import IdIndex, IdKind, new_index
 from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.spec import NodeSpec
 from penstock.progress import Progress
