@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import os
+import shutil
+import sysconfig
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 import pytest
 import torch
@@ -72,6 +75,37 @@ def test_a_kernel_is_loaded_before_anyone_gets_it():
         may_load.set()
         assert isinstance(compiled.result(30), Compiled) and loads == ["compile_0"]
         assert str(failed.exception(30)) == "too many registers"
+
+
+LAUNCHER = """
+#include <Python.h>
+static PyObject *launch(PyObject *self, PyObject *given) {{ return PyLong_FromLong({number}); }}
+static PyMethodDef methods[] = {{{{"launch", launch, METH_VARARGS, NULL}}, {{NULL, NULL, 0, NULL}}}};
+static struct PyModuleDef definition = {{PyModuleDef_HEAD_INIT, "launcher_of_a_test", NULL, -1, methods}};
+PyMODINIT_FUNC PyInit_launcher_of_a_test(void) {{ return PyModule_Create(&definition); }}
+"""
+"""A C module as Triton writes one for each kernel's arguments, all under one name."""
+
+
+@needs_triton
+@pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("clang")), reason="there is no C compiler")
+@pytest.mark.skipif(
+    not Path(sysconfig.get_paths()["include"], "Python.h").exists(), reason="Python's headers are not installed"
+)
+def test_loading_a_launcher_again_leaves_others_as_they_are(tmp_path, monkeypatch):
+    import triton
+    from triton.runtime import build
+
+    import penstock.gpu_kernels  # noqa: F401
+
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    one, two = (LAUNCHER.format(number=number) for number in (1, 2))
+
+    def loaded(source):
+        return build.compile_module_from_src(source, "launcher_of_a_test")
+
+    modules = [loaded(source) for source in (one, two, one, two, one)]
+    assert [module.launch() for module in modules] == [1, 2, 1, 2, 1]
 
 
 @needs_triton

@@ -6,13 +6,16 @@ for the C compiler that makes its launcher, and for the driver that loads it. Wh
 """
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
 import triton
+from triton.runtime import build
 from triton.runtime.jit import JITFunction
 
 from penstock.traced import compiles_kernels
@@ -55,9 +58,33 @@ class Loading(Executor):
         return self._pool.submit(load)
 
 
+_load_from_path: Callable[[str, str], ModuleType] | None = getattr(build, "_load_module_from_path", None)
+_LOADING = threading.Lock()
+
+
+def _loaded_apart(name: str, path: str) -> ModuleType:
+    """A launcher, with functions that stay its own.
+
+    All launchers are C modules of one name. Where one is loaded that was loaded before, Python writes its functions
+    into whichever launcher the process loaded last, so that another thread, which was about to take the functions of
+    that one, would launch its kernel with another kernel's arguments.
+    """
+    assert _load_from_path is not None
+    found = ModuleType(name)
+    with _LOADING:
+        vars(found).update(vars(_load_from_path(name, path)))
+    return found
+
+
+if _load_from_path is not None:
+    build._load_module_from_path = _loaded_apart
+
+
 def can_compile_ahead() -> bool:
-    """Whether Triton is of a version that compiles in threads, and compiles at all."""
-    return hasattr(triton, "AsyncCompileMode") and not triton.knobs.runtime.interpret
+    """Whether Triton is of a version that compiles in threads and loads what was compiled as we know it, and compiles
+    at all.
+    """
+    return hasattr(triton, "AsyncCompileMode") and _load_from_path is not None and not triton.knobs.runtime.interpret
 
 
 @contextmanager

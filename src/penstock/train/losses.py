@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.nn.device.products import class_losses
 from penstock.train.dataset.labels import LabelColumn
 from penstock.train.job import Job
 from penstock.train.job_options import ClassWeights
@@ -50,7 +51,7 @@ class LabelLoss:
         weights = self._weights.on(out.device)
         if self._several:
             return functional.binary_cross_entropy_with_logits(out, labels, pos_weight=weights, reduction="none")
-        return functional.cross_entropy(out, labels, weights, reduction="none")
+        return class_losses(out, labels, weights)
 
 
 # Weights of classes in a loss.

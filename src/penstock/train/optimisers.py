@@ -78,8 +78,10 @@ def _on_device(kind: Any) -> dict[str, bool]:
     return {name: True for name in ("fused", "capturable") if name in named}
 
 
-_PIECES, _LEAST, _MOST = 32, 4096, 65536
-"""Pieces into which the numbers of a model are cut, and the least and the most numbers of a piece."""
+_LEAST, _MOST = 4096, 65536
+"""The least and the most numbers of a piece."""
+_AT_ONCE = 110, 110, 64, 48, 36, 30
+"""Tensors that one launch of torch's fused kernel takes, by the lists of tensors that it works on."""
 
 
 def in_pieces(kind: Any) -> Any:
@@ -95,7 +97,10 @@ def in_pieces(kind: Any) -> Any:
     def init_group(self: Any, group: Any, *lists: list[Any]) -> Any:
         result = kind._init_group(self, group, *lists)
         learned, steps = lists[0], lists[-1]
-        size = -(-sum(each.numel() for each in learned) // (4 * _PIECES)) * 4
+        at_once = _AT_ONCE[min(len(_AT_ONCE) - 1, sum(map(bool, lists[:-1])))]
+        # Each weight has one piece more than its share at most; those of many weights take several launches anyway.
+        room = at_once - len(learned) if 2 * len(learned) <= at_once else at_once
+        size = -(-sum(each.numel() for each in learned) // (4 * room)) * 4
         pieces = [list[Any]() for _ in lists]
         for place, weight in enumerate(learned):
             whole = [each[place] if each else None for each in lists[:-1]]

@@ -7,12 +7,20 @@ import pytest
 import torch
 from device_blocks import assert_near, padded
 from random_blocks import random_block
+from torch.nn import functional
 
 from penstock.nn import build_model
 from penstock.nn.device import products
 from penstock.nn.device.drop import DropKey, Dropping, Rectified
 from penstock.nn.device.gather import KeptRows
-from penstock.nn.device.products import launched_product, only_rectified, pair_of_products, product
+from penstock.nn.device.products import (
+    class_losses,
+    launched_product,
+    only_rectified,
+    pair_of_products,
+    product,
+    side_by_side,
+)
 from penstock.nn.drop import dropping, relu_drop
 from penstock.nn.layer_table import model_options
 from penstock.sampling.device.block import device_block
@@ -102,10 +110,66 @@ def test_gradients_of_any_stride(given, device, monkeypatch):
     assert_near(ours[1].grad, given.double().t() @ x.double(), 1e-5)
 
 
+@pytest.mark.parametrize("shared", [232448, 166912, 101376, 65536])
+@pytest.mark.parametrize(
+    ("number", "precision"), [(torch.float32, "tf32"), (torch.float32, "tf32x3"), (torch.bfloat16, "")]
+)
+def test_tiles_fit_the_shared_memory_of_a_gpu(shared, number, precision, monkeypatch):
+    """Of Hopper, Ampere, and what is sold for games and for inference."""
+    monkeypatch.setattr(products, "_shared_bytes", lambda device: shared)
+    x = torch.empty(1, 8, dtype=number)
+    tile = products._tile_of(x, 256, precision)
+    stage = (tile["BLOCK_M"] + tile["BLOCK_N"]) * tile["BLOCK_K"] * x.element_size()
+    assert tile["num_stages"] >= 2 and stage * tile["num_stages"] < shared
+    assert shared < 232448 or tile == {(4, "tf32"): products.TILE, (4, "tf32x3"): products.SPLIT_TILE}.get(
+        (x.element_size(), precision), products.NARROW_TILE
+    )
+
+
 def test_a_weight_that_is_turned(device):
     x, weight = torch.randn(32, 16), torch.randn(16, 24)
     found = exactly(x.to(device), weight.to(device).t())
     assert_near(found, x.double() @ weight.double(), 1e-5)
+
+
+@pytest.mark.parametrize("widths", [(5,), (24, 24, 1), (7, 1)])
+@pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16, torch.float64])
+def test_weights_side_by_side_and_their_gradients(widths, compute, device, monkeypatch):
+    monkeypatch.setattr(products, "compute_dtype", lambda weight: compute)
+    own = torch.float64 if compute == torch.float64 else torch.float32
+    parts = [torch.randn(40, width, dtype=own)[:, 0 if width == 1 else slice(None)] for width in widths]
+    ours = [part.to(device).requires_grad_() for part in parts]
+    joined = side_by_side(56, *ours, None)
+    expected = torch.cat([part.view(40, -1) for part in parts] + [torch.zeros(40, 56 - sum(widths), dtype=own)], dim=1)
+    # Triton's interpreter rounds to bfloat16 as it likes.
+    assert joined.dtype == compute
+    assert_near(joined, expected.double(), 1e-2 if compute == torch.bfloat16 else 1e-30)
+    grad = torch.randn(56, 40, dtype=compute).t()
+    joined.backward(grad.to(device))
+    for mine, columns in zip(ours, grad.split([*widths, 56 - sum(widths)], dim=1), strict=False):
+        assert torch.equal(mine.grad.cpu(), columns.reshape(mine.shape).to(own))
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (37, 47), (9, 1100)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("number", [torch.float32, torch.bfloat16])
+def test_losses_of_classes(rows, classes, weighted, number, device, monkeypatch):
+    monkeypatch.setattr(products, "is_gpu", lambda of: True)
+    x, labels = 5 * torch.randn(rows, classes), torch.randint(0, classes, (rows,))
+    x[0, 1] = 300.0
+    labels[rows // 2 :: 5] = -100
+    weights = torch.rand(classes) if weighted else None
+    ours = x.to(device, number).requires_grad_()
+    exact = ours.detach().cpu().double().requires_grad_()
+    expected = functional.cross_entropy(exact, labels, None if weights is None else weights.double(), reduction="none")
+    found = class_losses(ours, labels.to(device), None if weights is None else weights.to(device))
+    assert found.dtype == torch.float32
+    assert_near(found, expected, 1e-5)
+    grad = torch.randn(rows)
+    found.backward(grad.to(device))
+    expected.backward(grad.double())
+    assert ours.grad.dtype == number
+    assert_near(ours.grad.float(), exact.grad, 1e-5 if number == torch.float32 else 1e-2)
 
 
 def _short(given):

@@ -284,7 +284,7 @@ class _Launcher:
         return out
 
 
-_TOGETHER = 16
+_TOGETHER = 8
 """Rows whose sums a program adds up."""
 _VALUES = 2048
 """Values of a tile at most, if its lists are long enough."""

@@ -1,4 +1,6 @@
-"""A product of many rows with a weight on a GPU, and what would otherwise be a pass of its own over its result."""
+"""A product of many rows with a weight on a GPU, and what would otherwise be a pass of its own over its result; the
+joined weights that it reads, and the losses of the last product's rows.
+"""
 
 import triton.language as tl
 
@@ -76,3 +78,85 @@ def product_rows(
             number = tl.where(more == 0, FIRST_BEHIND, 0.0) + tl.zeros((BLOCK_M, BEHIND), tl.float32)
             to = out + (i.to(tl.int64) * (WIDTH + BEHIND) + WIDTH)[:, None] + more
             tl.store(to, number.to(out.dtype.element_ty), mask=live[:, None] & (more >= 0))
+
+
+# Several weights as the columns of one.
+
+
+@jit(do_not_specialize=["one", "two", "three", "width", "numbers"])
+def join_columns(first, second, third, out, one, two, three, width, numbers, BLOCK: tl.constexpr):
+    """out [.., width] = the columns of three matrices of `one`, `two` and `three` columns, of which the last two may be
+    missing, and zeros.
+    """
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row, f = at // width, at % width
+    result = tl.load(first + row * one + f, mask=(at < numbers) & (f < one), other=0)
+    if second is not None:
+        f -= one
+        here = (at < numbers) & (f >= 0) & (f < two)
+        result = tl.where(here, tl.load(second + row * two + f, mask=here, other=0), result)
+    if third is not None:
+        f -= two
+        here = (at < numbers) & (f >= 0) & (f < three)
+        result = tl.where(here, tl.load(third + row * three + f, mask=here, other=0), result)
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=at < numbers)
+
+
+@jit(do_not_specialize=["one", "two", "three", "width", "numbers"])
+def part_columns(given, first, second, third, one, two, three, width, numbers, BLOCK: tl.constexpr):
+    """The columns of given [.., width], written to the matrices that `join_columns` reads."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row, f = at // width, at % width
+    number = tl.load(given + at, mask=at < numbers, other=0)
+    tl.store(first + row * one + f, number.to(first.dtype.element_ty), mask=(at < numbers) & (f < one))
+    if second is not None:
+        f -= one
+        here = (at < numbers) & (f >= 0) & (f < two)
+        tl.store(second + row * two + f, number.to(second.dtype.element_ty), mask=here)
+    if third is not None:
+        f -= two
+        here = (at < numbers) & (f >= 0) & (f < three)
+        tl.store(third + row * three + f, number.to(third.dtype.element_ty), mask=here)
+
+
+# The cross entropy of each row.
+
+
+@jit(do_not_specialize=["rows"])
+def class_losses(
+    x, labels, weights, out, logs, rows, WIDTH: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """out[i] = the weight of row i's label times logs[i] - x[i, label], where logs[i] = log(sum of exp(x[i])); 0 for a
+    negative label.
+    """
+    i, c = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_C)
+    label = tl.load(labels + i, mask=i < rows, other=-1)
+    read = (i < rows)[:, None] & (c < WIDTH)[None, :]
+    scores = tl.load(x + i[:, None] * WIDTH + c[None, :], mask=read, other=float("-inf")).to(tl.float32)
+    scores = tl.where((i < rows)[:, None], scores, 0)
+    top = tl.max(scores, axis=1)
+    log = tl.log(tl.sum(tl.exp(scores - top[:, None]), axis=1)) + top
+    chosen = tl.sum(tl.where(c[None, :] == label[:, None], scores, 0), axis=1)
+    loss = log - chosen
+    if weights is not None:
+        loss *= tl.load(weights + label, mask=label >= 0, other=0)
+    tl.store(out + i, tl.where(label >= 0, loss, 0), mask=i < rows)
+    tl.store(logs + i, log, mask=i < rows)
+
+
+@jit(do_not_specialize=["rows"])
+def class_gradients(
+    x, labels, weights, logs, grad, out, rows, WIDTH: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """out = the gradient of x, where grad[i] is that of row i's loss."""
+    i, c = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_C)
+    label = tl.load(labels + i, mask=i < rows, other=-1)
+    read = (i < rows)[:, None] & (c < WIDTH)[None, :]
+    at = i[:, None] * WIDTH + c[None, :]
+    scores = tl.load(x + at, mask=read, other=float("-inf")).to(tl.float32)
+    given = tl.load(grad + i, mask=label >= 0, other=0)
+    if weights is not None:
+        given *= tl.load(weights + label, mask=label >= 0, other=0)
+    log = tl.load(logs + i, mask=i < rows, other=0)
+    result = tl.exp(scores - log[:, None]) - tl.where(c[None, :] == label[:, None], 1.0, 0.0)
+    tl.store(out + at, (given[:, None] * result).to(out.dtype.element_ty), mask=read)

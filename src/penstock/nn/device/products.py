@@ -1,6 +1,8 @@
 """Products of rows with weights whose neighbours in the step are done in the same pass: the ReLU and dropout behind
 them, and backward the ReLU and dropout before them.
 
+Weights that are read side by side are joined, and the losses of the last product's rows computed, by a kernel each.
+
 cuBLAS would write the result, and a kernel of ours read and write it again; for few rows it still does. Products in
 strict float32 are sums of three TF32 ones, which have float32's accuracy: a number is the sum of two of TF32, and the
 product of the small ones is left out. Gradients of weights, which sum over all rows, are cuBLAS's: it is faster there.
@@ -23,11 +25,11 @@ Ending = Callable[[Tensor], Dropping]
 
 FEWEST_ROWS = 1 << 13
 """Rows of the smallest product that a kernel of ours computes."""
-TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "num_warps": 8, "num_stages": 3}
-"""The tile of a program, in 4-byte numbers; BLOCK_K is twice as much of narrower ones."""
-GRADIENT_TILE: dict[str, int] = {**TILE, "BLOCK_N": 128}
-"""The same where the rows' mask is read as well, for which registers would not suffice."""
-SPLIT_TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 8, "num_stages": 2}
+TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "num_warps": 8, "num_stages": 4}
+"""The tile of a program of 4-byte numbers."""
+NARROW_TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3}
+"""The same of 2-byte numbers."""
+SPLIT_TILE: dict[str, int] = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
 """The same of products whose numbers are split."""
 
 
@@ -129,6 +131,99 @@ def gradient_of_rows(
     return out if kept is None else pass_where_positive(kept.positive, out, kept.scale, out)
 
 
+# Several weights as the columns of one, and the gradients of each of them.
+
+
+def side_by_side(width: int, *parts: Tensor | None) -> Tensor:
+    """[out, width] in the type that products compute in: up to three weights side by side, of which the last may be a
+    bias, or None, and zeros.
+    """
+    return cast(Tensor, cast(Any, _SideBySide).apply(width, *[part for part in parts if part is not None]))
+
+
+class _SideBySide(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, width: int, *parts: Tensor) -> Tensor:
+        given = [part.detach().contiguous() for part in parts]
+        ctx.parts = [(part.shape, part.dtype) for part in given]
+        out = torch.empty(len(given[0]), width, dtype=compute_dtype(given[0]), device=given[0].device)
+        if launches(*given, out):
+            _columns("join_columns", given, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grad.contiguous()
+        parts = [torch.empty(shape, dtype=dtype, device=grad.device) for shape, dtype in ctx.parts]
+        if launches(grad, *parts):
+            _columns("part_columns", parts, grad)
+        return None, *parts
+
+
+_NUMBERS = 1024
+"""Numbers of a program of what follows."""
+
+
+def _columns(kernel: str, parts: list[Tensor], whole: Tensor) -> None:
+    """Copy columns from the parts to the whole, or back."""
+    from penstock.nn.device import product_kernels as kernels
+
+    more = [None] * (3 - len(parts))
+    widths = [part.numel() // len(part) for part in parts] + [0] * len(more)
+    matrices = (*parts, *more, whole) if kernel == "join_columns" else (whole, *parts, *more)
+    grid = (-(-whole.numel() // _NUMBERS),)
+    getattr(kernels, kernel)[grid](*matrices, *widths, whole.shape[1], whole.numel(), BLOCK=_NUMBERS)
+
+
+# The cross entropy of each row.
+
+_MOST_CLASSES = 4096
+"""Classes of a row that a program reads at once."""
+
+
+def class_losses(out: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    """[rows] float32: the cross entropy of each row of outputs [rows, classes], by its class's weight."""
+    suits = out.dtype in (torch.bfloat16, torch.float16, torch.float32) and out.shape[1] <= _MOST_CLASSES
+    if not (suits and is_gpu(out.device)):
+        return functional.cross_entropy(out, labels, weights, reduction="none")
+    return cast(Tensor, cast(Any, _ClassLosses).apply(out, labels, weights))
+
+
+class _ClassLosses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        x, labels = x.detach().contiguous(), labels.contiguous()
+        out = torch.empty(len(x), dtype=torch.float32, device=x.device)
+        logs = torch.empty_like(out)
+        if len(x) and launches(x, labels, out, logs):
+            from penstock.nn.device import product_kernels as kernels
+
+            rows, sizes = _class_rows(x)
+            kernels.class_losses[rows](x, labels, weights, out, logs, len(x), **sizes)
+        ctx.save_for_backward(x, labels, weights, logs)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, labels, weights, logs = ctx.saved_tensors
+        grad, out = grad.contiguous(), torch.empty_like(x)
+        if len(x) and launches(x, labels, grad, out):
+            from penstock.nn.device import product_kernels as kernels
+
+            rows, sizes = _class_rows(x)
+            kernels.class_gradients[rows](x, labels, weights, logs, grad, out, len(x), **sizes)
+        return out, None, None
+
+
+def _class_rows(x: Tensor) -> tuple[tuple[int], dict[str, int]]:
+    """The programs of a kernel of losses, and its sizes."""
+    columns = max(2, 1 << (x.shape[1] - 1).bit_length())
+    rows = max(1, 1024 // columns)
+    return (-(-len(x) // rows),), {"WIDTH": x.shape[1], "BLOCK_R": rows, "BLOCK_C": columns}
+
+
 def fuses(x: Tensor, weight: Tensor) -> bool:
     """Whether a kernel of ours computes a product of these rows: on a GPU, of many rows that can be read 16 bytes at
     once, in a type that tensor cores have. A gradient may be a number that is repeated, or columns of something else.
@@ -164,8 +259,7 @@ def launched_product(
     from penstock.nn.device import product_kernels as kernels
 
     precision = precision or ("tf32x3" if _splits(x) else "tf32")
-    chosen = _tile_of(x, precision, (GRADIENT_TILE if kept is not None and precision == "tf32" else {}) | (tile or {}))
-    chosen["BLOCK_N"] = min(chosen["BLOCK_N"], max(16, 1 << (width - 1).bit_length()))
+    chosen = _tile_of(x, width, precision) | (tile or {})
     drops = dropping or Dropping()
     sizes = {
         "WIDTH": width,
@@ -185,7 +279,26 @@ def launched_product(
     return out
 
 
-def _tile_of(x: Tensor, precision: str, tile: dict[str, int]) -> dict[str, Any]:
-    chosen: dict[str, Any] = {**(SPLIT_TILE if precision == "tf32x3" else TILE), **tile}
-    chosen["BLOCK_K"] = chosen["BLOCK_K"] * 4 // min(4, x.element_size())
-    return chosen
+def _tile_of(x: Tensor, width: int, precision: str) -> dict[str, int]:
+    """The tile of a product with so many columns, with as many stages as the GPU's shared memory has room for."""
+    usual = SPLIT_TILE if precision == "tf32x3" else NARROW_TILE if x.element_size() == 2 else TILE
+    columns = min(usual["BLOCK_N"], max(16, 1 << (width - 1).bit_length()))
+    room = _shared_bytes(x.device) - _SHARED_BESIDE
+    while True:
+        stage = (usual["BLOCK_M"] + columns) * usual["BLOCK_K"] * x.element_size()
+        stages = min(usual["num_stages"], room // stage)
+        if stages > 1 or columns <= 32:
+            return {**usual, "BLOCK_N": columns, "num_stages": max(1, stages)}
+        columns //= 2
+
+
+_SHARED_BESIDE = 2048
+"""Bytes of shared memory that a program takes beside its tiles."""
+
+
+def _shared_bytes(device: torch.device) -> int:
+    """Bytes of shared memory that a program may take; without a GPU, as in a trace, those of a Hopper."""
+    if not torch.cuda.is_available():
+        return 232448
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)

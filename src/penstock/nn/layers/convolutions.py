@@ -24,7 +24,7 @@ from penstock.nn.aggregation import (
 )
 from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import TableRows, compute_dtype
-from penstock.nn.device.products import Ending, only_rectified, product
+from penstock.nn.device.products import Ending, only_rectified, product, side_by_side
 from penstock.nn.layers.rgcn import own_terms
 from penstock.nn.operator_costs import Order
 from penstock.nn.order import (
@@ -68,7 +68,7 @@ class SAGELayer(nn.Module):
             # One product rather than two, of which the second would read and write all results again. The bias is a
             # weight of a column of ones: computing its gradient separately would be one more pass over all results.
             joined = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
-            return product(joined, _side_by_side(joined.shape[1], weight, self.own.weight, bias), end)
+            return product(joined, side_by_side(joined.shape[1], weight, self.own.weight, bias), end)
         given = as_matrix(x, weight)
         if first and not isinstance(given, HostRows):
             neighbours, own = aggregate_beside(block, given, self.reduce)
@@ -89,13 +89,6 @@ class SAGELayer(nn.Module):
     def aggregates_inputs(self, block: Block) -> bool:
         """Whether features of a batch are aggregated before they are transformed."""
         return self.reduce != "max" and inputs_aggregated_first(block, self.neighbours.weight, self.order, self.costs)
-
-
-def _side_by_side(width: int, *parts: Tensor | None) -> Tensor:
-    """[out, width]: weights side by side, the last of which may be a bias, or None, and zeros."""
-    found = [part[:, None] if part.dim() == 1 else part for part in parts if part is not None]
-    empty = width - sum(part.shape[1] for part in found)
-    return torch.cat([*found, found[0].new_zeros(len(found[0]), empty)], dim=1)
 
 
 def _reads_first(block: Block, x: Any, weight: Tensor, order: Order, costs: Costs | None) -> bool:
@@ -128,7 +121,7 @@ class GCNLayer(nn.Module):
         weight = self.linear.weight
         if _joins(x, block) and _reads_first(block, x, weight, self.order, self.costs):
             joined = normalised_joined(block, x, compute_dtype(weight))
-            return product(joined, _side_by_side(joined.shape[1], weight, self.bias), end)
+            return product(joined, side_by_side(joined.shape[1], weight, self.bias), end)
         given, combine = as_matrix(x, weight), partial(normalised_sum, block)
         result = transform_neighbours(block, given, weight, combine, self.order, self.costs)
         return result if self.bias is None else result + self.bias
@@ -197,11 +190,11 @@ class GINLayer(nn.Module):
         """
         weight, modules = first.weight, cast(Sequence[Any], list(cast(nn.Sequential, self.mlp)))
         joined = aggregate_joined(block, x, "sum", compute_dtype(weight))
-        weights = _side_by_side(joined.shape[1], weight, (1 + self.eps) * weight, first.bias)
+        weights = side_by_side(joined.shape[1], weight, (1 + self.eps) * weight, first.bias)
         if [type(module) for module in modules] != [nn.Linear, nn.ReLU, nn.Linear] or modules[2].bias is None:
             return self._rest(functional.linear(joined, weights))
         hidden = product(joined, weights, only_rectified, _ONES)
-        return product(hidden, _side_by_side(hidden.shape[1], modules[2].weight, modules[2].bias), end)
+        return product(hidden, side_by_side(hidden.shape[1], modules[2].weight, modules[2].bias), end)
 
     def _rest(self, rows: Tensor) -> Tensor:
         """What the mlp makes of the rows behind its first module."""

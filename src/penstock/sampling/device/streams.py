@@ -34,10 +34,12 @@ class RunStreams:
         """
         self.computing, self.capturing = self.new(), self.new()
 
-    def new(self) -> Any:
-        """A stream for this run. torch has 32 and hands them out in turn, so with many runs some share one."""
+    def new(self, urgent: bool = False) -> Any:
+        """A stream for this run. torch has 32 of each priority and hands them out in turn, so with many runs some share
+        one.
+        """
         with torch.cuda.device(self.device):
-            stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            stream = _new_stream(self.device, urgent)
         with self._lock:
             self._streams.append(stream)
         return stream
@@ -84,16 +86,20 @@ def current_streams() -> RunStreams | None:
     return _streams.get()
 
 
-def stream_maker(device: torch.device) -> "Callable[[], torch.cuda.Stream | None]":
+def stream_maker(device: torch.device, urgent: bool = False) -> "Callable[[], torch.cuda.Stream | None]":
     """A function that makes further streams for this thread's run, in whatever thread it is called; it returns None
-    without a GPU.
+    without a GPU. What waits on an `urgent` stream starts before what waits on others.
     """
     if is_traced():
         return lambda: TracedStream()  # type: ignore[return-value]
     if device.type != "cuda":
         return lambda: None
     own = current_streams()
-    return lambda: torch.cuda.Stream(device) if own is None else own.new()  # type: ignore[no-untyped-call]
+    return lambda: _new_stream(device, urgent) if own is None else own.new(urgent)
+
+
+def _new_stream(device: torch.device, urgent: bool) -> "torch.cuda.Stream":
+    return torch.cuda.Stream(device, priority=-1 if urgent else 0)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -70,7 +70,8 @@ class Engine:
         self._device = device = session.inputs.device
         self._clock = Stopwatch(device, recorder, source.stages)
         self._runner, self._apply = runner_for(device), Launch(update.apply)
-        self._computing, self._drawing = LaunchStream.computing(device), LaunchStream.beside(device)
+        # A draw has many small kernels, each of which would wait until all of a large one's programs have started.
+        self._computing, self._drawing = LaunchStream.computing(device), LaunchStream.beside(device, urgent=True)
         self.turns: list[_Turn] = []
         self._recorded_with: list[Any] = []
         self._drawn = self._begun = self._unfinished = 0

@@ -32,9 +32,9 @@ class LaunchStream:
         return cls(current_stream(device))
 
     @classmethod
-    def beside(cls, device: torch.device) -> "LaunchStream":
-        """A lane with a stream of its own."""
-        return cls(stream_maker(device)())
+    def beside(cls, device: torch.device, urgent: bool = False) -> "LaunchStream":
+        """A lane with a stream of its own; what is launched on an `urgent` one starts before what waits on others."""
+        return cls(stream_maker(device, urgent)())
 
     def entered(self) -> AbstractContextManager[Any]:
         """A context in which work is launched on this lane."""
