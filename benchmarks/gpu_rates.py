@@ -46,7 +46,7 @@ CASES: list[tuple[str, str, str, dict[tuple[Any, str], Any]]] = [
     ("gin", "tf32", "passes of their own", UNFUSED),
     ("gatv2", "tf32", "fused", FUSED),
     ("gatv2", "tf32", "168 registers", FUSED | {(attention, "_REGISTERS"): 168}),
-    ("gatv2", "tf32", "8 rows a program", FUSED | {(attention, "_TOGETHER"): 8}),
+    ("gatv2", "tf32", "4 rows a program", FUSED | {(attention, "_TOGETHER"): 4}),
     ("gat", "tf32", "fused", FUSED),
     ("gat", "tf32", "passes of their own", UNFUSED),
     ("gcn", "tf32", "fused", FUSED),

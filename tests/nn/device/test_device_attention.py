@@ -6,9 +6,17 @@ from device_blocks import assert_equal_to_host, assert_near, hub_block, padded
 from random_blocks import random_block, rows
 
 from penstock.nn import GATLayer, attend, attend_jointly
+from penstock.nn.device import attention
 from penstock.sampling.device.block import device_block
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(params=[4, 1000])
+def _programs(request, monkeypatch):
+    """Blocks as small as these are read by programs of several rows, whose last has fewer, or of one row each."""
+    monkeypatch.setattr(attention, "_TOGETHER", 4)
+    monkeypatch.setattr(attention, "_PROGRAMS", request.param // 4)
 
 
 def differentiated(function, block, inputs, kept, count):
@@ -60,12 +68,14 @@ def test_equal_to_the_host(device, function, weights, heads, size, edges):
     compare(function, block, device_block(block, device), heads, size, device, dropped=edges == 60)
 
 
+@pytest.mark.usefixtures("_programs")
 @pytest.mark.parametrize("function", [attend, attend_jointly])
 def test_hubs(device, function):
     block = hub_block()
     compare(function, block, device_block(block, device), 2, 8, device, tolerance=2e-5)
 
 
+@pytest.mark.usefixtures("_programs")
 @pytest.mark.parametrize("function", [attend, attend_jointly])
 def test_room_to_spare(device, function):
     block = random_block(12, 6, 40, weights=True)
@@ -92,6 +102,7 @@ def test_narrow_types(device, function):
     assert ((got.cpu().double() - right).abs() <= bound).all()
 
 
+@pytest.mark.usefixtures("_programs")
 @pytest.mark.parametrize("v2", [False, True])
 def test_self_loops_need_no_lists_of_their_own(device, v2):
     """Also where lists are long, and name their own vertex already."""

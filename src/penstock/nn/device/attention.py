@@ -196,7 +196,9 @@ class _Launcher:
             ends = {"RECTIFIES": dropping is not None, "LIMIT": drops.limit, "SCALE": drops.scale}
             sizes = {**self._sizes, **self._tile, **ends, "JOINT": direction is not None}
             drawn = drawn_by(drops.key)
-            kernels.attend_rows[(lists.rows,)](*given, *drawn, norms, out, **sizes, SCORE_STRIDE=of_dst.stride(0))
+            sizes |= {"SCORE_STRIDE": of_dst.stride(0), "BLOCK_R": together(lists.rows)}
+            grid = (-(-lists.rows // sizes["BLOCK_R"]),)
+            kernels.attend_rows[grid](*given, *drawn, norms, out, lists.rows, **sizes)
         return out, norms
 
     def by_source(
@@ -257,7 +259,7 @@ class _Launcher:
         of_score, passed = norms.new_empty(edges, self.heads), norms.new_empty(edges, self.heads)
         packed = min(8, tile["BLOCK_C"])
         signs = torch.empty(edges, self.heads, tile["BLOCK_C"] // packed, dtype=torch.uint8, device=self.values.device)
-        programs = -(-lists.rows // _TOGETHER)
+        programs = -(-lists.rows // together(lists.rows))
         parts = norms.new_empty(programs, 3, self.heads * self.size)
         read = lists.indptr, lists.indices, weights, self._kept, self.values, right, shift, direction, norms, grad
         outs = of_score, passed, signs, out, parts
@@ -265,7 +267,7 @@ class _Launcher:
             from penstock.nn.device import attention_kernels as kernels
 
             single = self.block.derived.get("longest", places) <= tile["BLOCK_E"]
-            sizes = {**self._sizes, **tile, "SINGLE": single, "PACKED": packed, "BLOCK_R": _TOGETHER}
+            sizes = {**self._sizes, **tile, "SINGLE": single, "PACKED": packed, "BLOCK_R": together(lists.rows)}
             sizes["maxnreg"] = _REGISTERS
             kernels.return_jointly[(programs,)](*read, *outs, lists.rows, places, **sizes)
         return (of_score, passed, signs), out, parts
@@ -279,19 +281,27 @@ class _Launcher:
             from penstock.nn.device import attention_kernels as kernels
 
             tile = tile_of(self.values, self.heads, self.size, lists)
-            sizes = {**self._sizes, **tile, "PACKED": min(8, tile["BLOCK_C"])}
-            kernels.collect_jointly[(rows,)](*given, self.block.num_dst, len(lists.indices), **sizes)
+            sizes = {**self._sizes, **tile, "PACKED": min(8, tile["BLOCK_C"]), "BLOCK_R": together(rows)}
+            grid = (-(-rows // sizes["BLOCK_R"]),)
+            kernels.collect_jointly[grid](*given, rows, self.block.num_dst, len(lists.indices), **sizes)
         return out
 
 
 _TOGETHER = 8
-"""Rows whose sums a program adds up."""
+"""Rows of a program: while it computes one it asks for the next one's list, and it adds up their sums."""
+_PROGRAMS = 1024
+"""Programs that keep a GPU busy; where there would be fewer, each has one row."""
 _VALUES = 2048
 """Values of a tile at most, if its lists are long enough."""
 _REGISTERS = 128
 """Registers of a thread in GATv2's backward pass: more programs run at once, which was faster than with 168."""
 _COLUMNS = 128
 """Columns of a warp: four of a thread."""
+
+
+def together(rows: int) -> int:
+    """Rows of a program."""
+    return _TOGETHER if rows >= _TOGETHER * _PROGRAMS else 1
 
 
 def tile_of(values: Tensor, heads: int, size: int, lists: DeviceLists | SourceLists) -> dict[str, Any]:

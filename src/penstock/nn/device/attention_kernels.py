@@ -17,7 +17,7 @@ from penstock.gpu_kernels import jit
 from penstock.nn.device.drop_kernels import drawn_key, kept_columns, kept_values
 
 
-@jit(do_not_specialize=["call", "low", "high"])
+@jit(do_not_specialize=["call", "low", "high", "rows"])
 def attend_rows(
     indptr,
     indices,
@@ -36,6 +36,7 @@ def attend_rows(
     high,
     norms,
     out,
+    rows,
     SLOPE: tl.constexpr,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
@@ -47,6 +48,7 @@ def attend_rows(
     X_STRIDE: tl.constexpr,
     SCORE_STRIDE: tl.constexpr,
     NUMBER: tl.constexpr,
+    BLOCK_R: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -56,59 +58,75 @@ def attend_rows(
     GATv2's `shift` is added to all rows of `of_dst`, and `bias` to results; with RECTIFIES the ReLU and dropout follow,
     as `drop_rows` does them.
     """
-    i = tl.program_id(0)
-    h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
-    start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
-    mine = own_part(of_dst, i, SCORE_STRIDE, h, c, HEADS, SIZE, JOINT, NUMBER)
-    if shift is not None:
-        mine += own_part(shift, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
+    h, c, lane = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_E)
     towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, JOINT, NUMBER)
-    highest = tl.full((BLOCK_H,), float("-inf"), NUMBER)
-    total = tl.zeros((BLOCK_H,), NUMBER)
-    result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
-    if LOOPS:
-        result = own_part(values, i, X_STRIDE, h, c, HEADS, SIZE, True, NUMBER)
-        near = mine if JOINT else own_part(of_src, i, SCORE_STRIDE, h, c, HEADS, SIZE, False, NUMBER)
-        under = (result if JOINT else near) + mine
-        highest = tl.sum(leaky(under, SLOPE, NUMBER) * (towards if JOINT else 1), axis=1)
-        total = tl.full((BLOCK_H,), 1, NUMBER)
-    k = start
-    while k < stop:
-        e = k + tl.arange(0, BLOCK_E)
-        inside = e < stop
-        j = tl.load(indices + e, mask=inside, other=0)
-        valid = inside & (j != i) if LOOPS else inside
-        rows = head_rows(values, j, X_STRIDE, valid, h, c, HEADS, SIZE, NUMBER)
-        if JOINT:
-            score = tl.sum(leaky(rows + mine[:, None, :], SLOPE, NUMBER) * towards[:, None, :], axis=2)
-        else:
-            score = leaky(row_scores(of_src, j, SCORE_STRIDE, valid, h, HEADS, NUMBER) + mine, SLOPE, NUMBER)
-        score = tl.where(valid[None, :], score, float("-inf"))
-        top = tl.maximum(highest, tl.max(score, axis=1))
-        part = tl.exp(score - top[:, None])
-        if weights is not None:
-            part *= tl.load(weights + e, mask=valid, other=0).to(NUMBER)[None, :]
-        before = tl.exp(highest - top)
-        total = total * before + tl.sum(part, axis=1)
-        if kept is not None:
-            part *= row_scores(kept, e, HEADS, valid, h, HEADS, NUMBER)
-        result = result * before[:, None] + tl.sum(part[:, :, None] * rows, axis=1)
-        highest = top
-        k += BLOCK_E
-    share_of = tl.where(total > 0, 1 / tl.where(total > 0, total, 1), 0)
-    result *= share_of[:, None]
-    if bias is not None:
-        result += own_part(bias, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
-    if RECTIFIES:
-        result = tl.maximum(result, 0)
-        if LIMIT < 65536:
-            named = drawn_key(key, call, low, high)
-            kept_here = kept_heads(named, names, i, h, c, LIMIT, HEADS, SIZE, BLOCK_H, BLOCK_C)
-            result = tl.where(kept_here, result * tl.full((1, 1), SCALE, NUMBER), 0)
-    store_rows(out, i, result, HEADS * SIZE, h, c, HEADS, SIZE)
-    at = norms + i.to(tl.int64) * (3 * HEADS) + h
-    tl.store(at, tl.where(total > 0, highest, 0), mask=h < HEADS)
-    tl.store(at + HEADS, share_of, mask=h < HEADS)
+    i = tl.program_id(0) * BLOCK_R
+    last = tl.minimum(i + BLOCK_R, rows)
+    start, stop, then, first = first_lists(indptr, indices, i, last, lane)
+    while i < last:
+        j, after, first = first, then, tl.load(indices + stop + lane, mask=stop + lane < then, other=0)
+        then = tl.load(indptr + tl.minimum(i + 3, last))
+        mine = own_part(of_dst, i, SCORE_STRIDE, h, c, HEADS, SIZE, JOINT, NUMBER)
+        if shift is not None:
+            mine += own_part(shift, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
+        highest = tl.full((BLOCK_H,), float("-inf"), NUMBER)
+        total = tl.zeros((BLOCK_H,), NUMBER)
+        result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+        if LOOPS:
+            result = own_part(values, i, X_STRIDE, h, c, HEADS, SIZE, True, NUMBER)
+            near = mine if JOINT else own_part(of_src, i, SCORE_STRIDE, h, c, HEADS, SIZE, False, NUMBER)
+            under = (result if JOINT else near) + mine
+            highest = tl.sum(leaky(under, SLOPE, NUMBER) * (towards if JOINT else 1), axis=1)
+            total = tl.full((BLOCK_H,), 1, NUMBER)
+        while start < stop:
+            e = start + lane
+            inside = e < stop
+            valid = inside & (j != i) if LOOPS else inside
+            near_rows = head_rows(values, j, X_STRIDE, valid, h, c, HEADS, SIZE, NUMBER)
+            if JOINT:
+                score = tl.sum(leaky(near_rows + mine[:, None, :], SLOPE, NUMBER) * towards[:, None, :], axis=2)
+            else:
+                score = leaky(row_scores(of_src, j, SCORE_STRIDE, valid, h, HEADS, NUMBER) + mine, SLOPE, NUMBER)
+            score = tl.where(valid[None, :], score, float("-inf"))
+            top = tl.maximum(highest, tl.max(score, axis=1))
+            part = tl.exp(score - top[:, None])
+            if weights is not None:
+                part *= tl.load(weights + e, mask=valid, other=0).to(NUMBER)[None, :]
+            before = tl.exp(highest - top)
+            total = total * before + tl.sum(part, axis=1)
+            if kept is not None:
+                part *= row_scores(kept, e, HEADS, valid, h, HEADS, NUMBER)
+            result = result * before[:, None] + tl.sum(part[:, :, None] * near_rows, axis=1)
+            highest = top
+            start += BLOCK_E
+            j = tl.load(indices + start + lane, mask=start + lane < stop, other=0)
+        share_of = tl.where(total > 0, 1 / tl.where(total > 0, total, 1), 0)
+        result *= share_of[:, None]
+        if bias is not None:
+            result += own_part(bias, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
+        if RECTIFIES:
+            result = tl.maximum(result, 0)
+            if LIMIT < 65536:
+                named = drawn_key(key, call, low, high)
+                kept_here = kept_heads(named, names, i, h, c, LIMIT, HEADS, SIZE, BLOCK_H, BLOCK_C)
+                result = tl.where(kept_here, result * tl.full((1, 1), SCALE, NUMBER), 0)
+        store_rows(out, i, result, HEADS * SIZE, h, c, HEADS, SIZE)
+        at = norms + i.to(tl.int64) * (3 * HEADS) + h
+        tl.store(at, tl.where(total > 0, highest, 0), mask=h < HEADS)
+        tl.store(at + HEADS, share_of, mask=h < HEADS)
+        i, start, stop = i + 1, stop, after
+
+
+@jit
+def first_lists(indptr, indices, i, last, lane):
+    """Row i's first and last edge, the next row's last, and the first neighbours of row i.
+
+    A program has many rows. What it reads of the next row's list, and where the list after that ends, it asks for while
+    it computes a row, so that it waits for memory once in a row and not three times.
+    """
+    start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
+    first = tl.load(indices + start + lane, mask=start + lane < stop, other=0)
+    return start, stop, tl.load(indptr + tl.minimum(i + 2, last)), first
 
 
 @jit
@@ -324,15 +342,17 @@ def return_jointly(
     of the results. SINGLE: a tile has whole lists; without it lists are read once more, before, for their mean
     gradients.
     """
-    h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
+    h, c, lane = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_E)
     towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
     total_direction = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
     total_dst = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
     total_given = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
     i = tl.program_id(0) * BLOCK_R
     last = tl.minimum(i + BLOCK_R, rows)
+    start, stop, then, first = first_lists(indptr, indices, i, last, lane)
     while i < last:
-        start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
+        j, after, first = first, then, tl.load(indices + stop + lane, mask=stop + lane < then, other=0)
+        then = tl.load(indptr + tl.minimum(i + 3, last))
         mine = own_part(of_dst, i, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
         if shift is not None:
             mine += own_part(shift, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
@@ -352,20 +372,18 @@ def return_jointly(
         if not SINGLE:
             k = start
             while k < stop:
-                e = k + tl.arange(0, BLOCK_E)
-                j = tl.load(indices + e, mask=e < stop, other=0)
-                valid = (e < stop) & (j != i) if LOOPS else e < stop
+                e = k + lane
+                near = tl.load(indices + e, mask=e < stop, other=0)
+                valid = (e < stop) & (near != i) if LOOPS else e < stop
                 share, passes, dot, under = joint_edges(
-                    e, j, valid, weights, kept, values, mine, given, towards, highest, share_of, h, c,
+                    e, near, valid, weights, kept, values, mine, given, towards, highest, share_of, h, c,
                     SLOPE, HEADS, SIZE, X_STRIDE, NUMBER,
                 )  # fmt: skip
                 mean += tl.sum(share * dot, axis=1)
                 k += BLOCK_E
-        k = start
-        while k < stop:
-            e = k + tl.arange(0, BLOCK_E)
+        while start < stop:
+            e = start + lane
             inside = e < stop
-            j = tl.load(indices + e, mask=inside, other=0)
             valid = inside & (j != i) if LOOPS else inside
             share, passes, dot, under = joint_edges(
                 e, j, valid, weights, kept, values, mine, given, towards, highest, share_of, h, c,
@@ -380,7 +398,9 @@ def return_jointly(
             leaked = of_edge[:, :, None] * steepness(under, SLOPE, NUMBER)
             total += tl.sum(leaked, axis=1)
             total_direction += tl.sum(leaked * under, axis=1)
-            k += BLOCK_E
+            start += BLOCK_E
+            if not SINGLE:
+                j = tl.load(indices + start + lane, mask=start + lane < stop, other=0)
         if LOOPS:
             of_own = own_share * (own_dot - mean[:, None])
             keep_edges(
@@ -394,7 +414,7 @@ def return_jointly(
         store_rows(out_dst, i, total, HEADS * SIZE, h, c, HEADS, SIZE)
         total_dst += total
         total_given += given
-        i += 1
+        i, start, stop = i + 1, stop, after
     at = 3 * tl.program_id(0)
     store_rows(parts, at, total_direction, HEADS * SIZE, h, c, HEADS, SIZE)
     store_rows(parts, at + 1, total_dst, HEADS * SIZE, h, c, HEADS, SIZE)
@@ -441,7 +461,7 @@ def keep_edges(
     tl.store(to, packed.to(tl.uint8), mask=held[:, :, None] & (tl.arange(0, BYTES) >= 0)[None, None, :])
 
 
-@jit(do_not_specialize=["targets", "places"])
+@jit(do_not_specialize=["rows", "targets", "places"])
 def collect_jointly(
     indptr,
     indices,
@@ -452,6 +472,7 @@ def collect_jointly(
     passed,
     signs,
     out,
+    rows,
     targets,
     places,
     SLOPE: tl.constexpr,
@@ -461,32 +482,40 @@ def collect_jointly(
     X_STRIDE: tl.constexpr,
     NUMBER: tl.constexpr,
     PACKED: tl.constexpr,
+    BLOCK_R: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     """GATv2, by source j: out[j] = the gradient of its values, of what `return_jointly` has kept of its edges."""
-    source = tl.program_id(0)
-    h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
-    start, stop = tl.load(indptr + source), tl.load(indptr + source + 1)
+    h, c, lane = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_E)
     towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
-    result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
-    if LOOPS:
-        me = source + tl.arange(0, 1)
-        result += collected(
-            me, places + me, me < targets, towards, grad, of_score, passed, signs, h, c,
-            SLOPE, HEADS, SIZE, NUMBER, PACKED, BLOCK_C,
-        )  # fmt: skip
-    k = start
-    while k < stop:
-        p = k + tl.arange(0, BLOCK_E)
-        i = tl.load(indices + p, mask=p < stop, other=0)
-        e = tl.load(edges + p, mask=p < stop, other=0)
-        result += collected(
-            i, e, p < stop, towards, grad, of_score, passed, signs, h, c, SLOPE, HEADS, SIZE, NUMBER, PACKED, BLOCK_C
-        )
-        k += BLOCK_E
-    store_rows(out, source, result, X_STRIDE, h, c, HEADS, SIZE)
+    source = tl.program_id(0) * BLOCK_R
+    last = tl.minimum(source + BLOCK_R, rows)
+    start, stop, then, first = first_lists(indptr, indices, source, last, lane)
+    first_edge = tl.load(edges + start + lane, mask=start + lane < stop, other=0)
+    while source < last:
+        i, e, after = first, first_edge, then
+        first = tl.load(indices + stop + lane, mask=stop + lane < then, other=0)
+        first_edge = tl.load(edges + stop + lane, mask=stop + lane < then, other=0)
+        then = tl.load(indptr + tl.minimum(source + 3, last))
+        result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+        if LOOPS:
+            me = source + tl.arange(0, 1)
+            result += collected(
+                me, places + me, me < targets, towards, grad, of_score, passed, signs, h, c,
+                SLOPE, HEADS, SIZE, NUMBER, PACKED, BLOCK_C,
+            )  # fmt: skip
+        while start < stop:
+            result += collected(
+                i, e, start + lane < stop, towards, grad, of_score, passed, signs, h, c,
+                SLOPE, HEADS, SIZE, NUMBER, PACKED, BLOCK_C,
+            )  # fmt: skip
+            start += BLOCK_E
+            i = tl.load(indices + start + lane, mask=start + lane < stop, other=0)
+            e = tl.load(edges + start + lane, mask=start + lane < stop, other=0)
+        store_rows(out, source, result, X_STRIDE, h, c, HEADS, SIZE)
+        source, start, stop = source + 1, stop, after
 
 
 @jit
