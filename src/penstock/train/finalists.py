@@ -537,8 +537,8 @@ def _timed(session: Session, entry: OpenField, finalists: list[Finalist], batche
 
 def _too_short(left: int, needed: int) -> str:
     return (
-        f"The run is too short: {counted(needed, 'batches')} would be timed, and one in {_SHARE} of the run's is"
-        f" {left:,}."
+        f"The run is too short to time the choices: that takes {counted(needed, 'batches')}, and may take one in"
+        f" {_SHARE} of the run's, which is {left:,}."
     )
 
 
