@@ -33,6 +33,10 @@ def test_bytes_are_those_of_the_plan(tmp_path, make, model) -> None:
     result = facts_of(train(plan=tmp_path / "plan.json").path)["result"]
     assert plan.predicted.iteration_s == pytest.approx(result["predicted"]["iteration_s"])
     assert result["bins"] == [2, 2]
+    decisions = result["decisions"]
+    assert decisions.keys() == {"tasks", "flows", "stores", "servers", "bins", "exchange", "pipeline", "device"}
+    assert all(each["planned"] == each["carried_out"] for each in decisions.values())
+    assert "simulated" in decisions["tasks"]["why"] and "simulated" in decisions["bins"]["why"]
     sent = sum(sum(sizes) for name, sizes in result["flows"].items() if name.endswith("/rows"))
     planned = sum(each.bytes for each in plan.traffic if each.kind.startswith("layer")) * EPOCHS
     # Headers come on top, of an array for each type.

@@ -112,6 +112,12 @@ def _cluster_plan(path: Path) -> "Plan":
             f" --plan {path}`, or plan for a cluster with `penstock plan JOB --cluster FILE`.",
             code="unsupported-combination",
         )
+    if not plan.profile:
+        raise PenstockError(
+            f"{path} is the plan of a run, which measured no profile to simulate: carry it out with `penstock train"
+            f" --plan {path}`, or plan with `penstock plan JOB --cluster FILE`.",
+            code="missing-data",
+        )
     return plan
 
 

@@ -9,10 +9,21 @@ from typing import Any, NoReturn
 from penstock.cluster.launch import Handle, Launcher
 from penstock.cluster.layout import CONTROLLER, Layout, Setup, TaskSpec
 from penstock.cluster.rendezvous import Rendezvous
-from penstock.cluster.reports import CACHED, FEATURE_PATH, WAITED, Failed, Heartbeat, Registered, Result, StepReport
+from penstock.cluster.reports import (
+    CACHED,
+    FEATURE_PATH,
+    WAITED,
+    DecisionReport,
+    Failed,
+    Heartbeat,
+    Registered,
+    Result,
+    StepReport,
+)
 from penstock.errors import PenstockError, known_code
 from penstock.progress import Progress
 from penstock.store.parts.requests import StoreRequest, checked
+from penstock.train.run import Decisions
 from penstock.wire.coflows import coflow_figures, read_tallies
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
@@ -23,6 +34,7 @@ _LOOK = 0.02
 _QUEUED: dict[str, type[StoreRequest] | None] = {
     "progress": StepReport,
     "facts": None,
+    "decided": DecisionReport,
     "result": Result,
     "failed": Failed,
 }
@@ -140,14 +152,21 @@ class Controller:
         self._credentials = make_credentials([CONTROLLER, *self.tasks])
         self._meeting = Rendezvous(self._layout.world)
         self.facts: dict[str, Any] = {}
+        self._decided: dict[str, Decisions] = {}
         self._result: dict[str, Any] | None = None
         self._asked = False
         self._began = time.monotonic()
 
-    def run(self, stop: Callable[[], bool], started: Callable[[dict[str, Any]], None]) -> RunOutcome:
+    def run(
+        self,
+        stop: Callable[[], bool],
+        started: Callable[[dict[str, Any]], None],
+        decided: Callable[[list[Decisions]], None] = lambda found: None,
+    ) -> RunOutcome:
         """Start all tasks and watch them until the run ends. `started` is called with the first worker's facts of the
-        run.
+        run, and `decided` with what every worker has decided, by rank, once all have.
         """
+        self._started, self._all_decided = started, decided
         own: Credentials = self._credentials[CONTROLLER]
         with Endpoint(own, self._interface(), self._template.cluster.wire, handler_threads=4) as endpoint:
             self._endpoint = endpoint
@@ -162,7 +181,7 @@ class Controller:
                         self._asked = True
                         self._tell_all(ask_to_stop=True)
                     time.sleep(_LOOK)
-                    self._hear_all(started)
+                    self._hear_all()
                 self._dismiss()
             finally:
                 self._end_all()
@@ -234,7 +253,7 @@ class Controller:
         self.tasks[sender].observed = message.body
         return Message("heard")
 
-    def _hear_all(self, started: Callable[[dict[str, Any]], None]) -> None:
+    def _hear_all(self) -> None:
         while not self._heard.empty():
             sender, message = self._heard.get()
             body = message.body
@@ -244,11 +263,22 @@ class Controller:
                 _forward(self._progress, body)
             elif message.kind == "facts" and not self.facts:
                 self.facts = body
-                started(body)
+                self._started(body)
+            elif message.kind == "decided":
+                self._keep_decisions(sender, Decisions(**body))
             elif message.kind == "result":
                 self._result = body
             elif message.kind == "failed":
                 raise PenstockError(str(body.get("message", "A task failed.")), code=known_code(body.get("code")))
+
+    def _keep_decisions(self, sender: str, found: Decisions) -> None:
+        """Keep what a worker has decided; one that was restarted decides the same again."""
+        if sender in self._decided:
+            return
+        self._decided[sender] = found
+        workers = [spec.id for spec in self._layout.of_kind("worker")]
+        if self._decided.keys() >= set(workers):
+            self._all_decided([self._decided[name] for name in workers])
 
     def _welcome(self, task: TaskRecord) -> None:
         """Register a started task and send its address to the others."""
@@ -325,7 +355,7 @@ class Controller:
             self._tell_all(over=self._meeting.rounds.close(rest))
             end = time.monotonic() + self._failure.patience
             while self._result is None and time.monotonic() < end and self.tasks["worker-0"].is_running:
-                self._hear_all(lambda facts: None)
+                self._hear_all()
                 time.sleep(_LOOK)
         kept = "at a checkpoint of this moment" if self._result is not None else "; the last checkpoint is kept"
         raise MachineAway(

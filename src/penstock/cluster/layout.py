@@ -1,5 +1,6 @@
 """Which task runs on which machine, and what a task receives when it starts."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -50,11 +51,17 @@ class Layout(StrictDocument):
         return len(self.shares)
 
 
-def lay_out(cluster: ClusterDocument, parts: int, placed: Mapping[str, str] | None = None) -> Layout:
+def lay_out(
+    cluster: ClusterDocument,
+    parts: int,
+    placed: Mapping[str, str] | None = None,
+    shares: Sequence[float] | None = None,
+) -> Layout:
     """Assign parts to machines in order, numbers of parts differing by at most one, and tasks to the machines of their
     parts.
 
-    With `placed`, the machine of every task by name, each is where that says, and workers have equal shares.
+    With `placed`, the machine of every task by name, each is where that says, and workers have the `shares` of every
+    batch that a plan names, else equal ones.
     """
     machines = cluster.machines
     held: list[list[int]] = [[] for _ in machines]
@@ -85,7 +92,15 @@ def lay_out(cluster: ClusterDocument, parts: int, placed: Mapping[str, str] | No
     if placed is not None:
         _check_placed(tasks, placed)
     speeds = [1.0 if placed else machines[number].speed for number in seats]
-    return Layout(tasks=tasks, shares=[speed / sum(speeds) for speed in speeds], owners=owners)
+    if shares is None:
+        shares = [speed / sum(speeds) for speed in speeds]
+    elif len(shares) != len(seats) or min(shares) <= 0 or not math.isclose(sum(shares), 1.0):
+        raise PenstockError(
+            f"The plan gives {len(shares)} workers shares of every batch that add up to {sum(shares):g}, and the"
+            f" cluster has {len(seats)} workers, whose shares add up to 1: make a plan for this cluster.",
+            code="mismatched-inputs",
+        )
+    return Layout(tasks=tasks, shares=list(shares), owners=owners)
 
 
 def worker_hosts(cluster: ClusterDocument, layout: Layout) -> int:
@@ -203,6 +218,9 @@ class Setup(StrictDocument):
     cluster: ClusterDocument
     layout: Layout
     addresses: dict[str, str] = Field(description="where the tasks are that run already")
+    decided: list[dict[str, Any]] = Field(
+        default=[], description="by worker, what a plan decided for it, by name; empty: each decides by itself"
+    )
     measured: int = Field(default=0, ge=0, description="iterations to be measured, not to be kept; 0: an ordinary run")
 
 

@@ -63,6 +63,14 @@ class StepReport(StoreRequest):
     unit: str = ""
 
 
+class DecisionReport(StoreRequest):
+    """What a worker that is about to train has decided (`penstock.train.run.Decisions`)."""
+
+    execution: dict[Name, Any] = Field(max_length=64)
+    reasons: dict[Name, str] = Field(max_length=64)
+    fields: dict[Name, Any] = Field(max_length=64)
+
+
 class Failed(StoreRequest):
     """A task reports an error that the user must correct."""
 

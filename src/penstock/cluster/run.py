@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.controller import Controller, MachineAway, RunOutcome
@@ -16,13 +16,15 @@ from penstock.cluster.layout import Layout, Setup, chosen_reduction, lay_out, wi
 from penstock.cluster.worker.collectives import REDUCTIONS
 from penstock.cluster.worker.cut_graph import check_parts
 from penstock.errors import PenstockError
+from penstock.formatting import counted
 from penstock.graph.blocks import default_threads
-from penstock.graph.documents import first_problem, validated
+from penstock.graph.documents import StrictDocument, first_problem, validated
 from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import LAUNCHER_FACTS, UNCUT, ClusterDocument
 from penstock.partition import Cut, Partition, cut, open_partition, uncut
-from penstock.plan.document import Plan, plan_text
+from penstock.plan.document import Plan, PlannedTask, egress_flows, plan_text
+from penstock.plan.workloads import workload_of
 from penstock.processes import polite_interrupt
 from penstock.progress import SILENT, Progress
 from penstock.train.auto_values import with_order_costs
@@ -30,10 +32,11 @@ from penstock.train.checks import data_notes
 from penstock.train.dataset.labels import check_uncut
 from penstock.train.dataset.prepared_graph import choose_task, open_data, prepared
 from penstock.train.job import Job, stored_job, write_job
-from penstock.train.run import change_epochs, plan_of, with_more_epochs
+from penstock.train.run import Decisions, change_epochs, plan_of, with_more_epochs
 from penstock.train.run_files.checkpoints import take_newest, write_state
 from penstock.train.run_files.records import add_workers
 from penstock.train.run_files.run_folder import CLUSTER, EVENTS, PARTS, PLAN, RunFolder, check_code, found_anywhere
+from penstock.train.whole.memory import WHOLE_STEPS
 from penstock.wire.coflows import BATCH, EXPLANATIONS, PREPARATION
 from penstock.wire.options import FORMER
 
@@ -94,7 +97,9 @@ def start_cluster_run(
 def start_planned_run(plan: Plan, job: Job, force: bool = False, progress: Progress = SILENT) -> RunFolder:
     """Train as a plan says; `job` is its job (`planned_job`)."""
     cluster = validated(ClusterDocument, plan.cluster, "The plan's cluster is not valid")
-    cluster.wire = cluster.wire.model_copy(update={"egress": plan.egress})
+    if plan.profile:
+        # The cluster of a run's own plan has the run's egress.
+        cluster.wire = cluster.wire.model_copy(update={"egress": plan.egress})
     return _start(job, cluster, force, progress, plan)
 
 
@@ -115,8 +120,10 @@ def _start(
     job = with_order_costs(job.model_copy(update={"threads": threads, **found_anywhere(job)}))
     if cluster.partition is not None:
         cluster.partition = str(Path(cluster.partition).resolve())
-        _check_parts(open_partition(cluster.partition, job.unchecked), given, cluster, job)
-    graph = None
+        partition = open_partition(cluster.partition, job.unchecked)
+        _check_parts(partition, given, cluster, job)
+        _check_planned_cut(partition, plan)
+    graph, asked = None, cluster.model_copy(deep=True)
     if cluster.partition is None:
         graph = open_data(job) if given is None else prepared(given, job)
         for note in data_notes(graph, job, choose_task(graph, job)):
@@ -129,11 +136,14 @@ def _start(
     try:
         if graph is not None:
             _cut_and_note(graph, job, cluster, folder, progress)
+            assert cluster.partition is not None
+            _check_planned_cut(open_partition(cluster.partition), plan)
     except BaseException:
         folder.discard()
         raise
     try:
-        return _run(job, cluster, folder, progress, fresh=True)
+        objects = ["graph"] if given is not None and given.path is None else []
+        return _run(job, cluster, folder, progress, _AsGiven(asked, objects))
     finally:
         folder.close()
 
@@ -218,7 +228,7 @@ def resume_cluster_run(
             progress.note("The run has ended already: there is nothing left to train.")
             return folder
         folder.write_facts(state="running", message="")
-        return _run(job, cluster, folder, progress, fresh=False)
+        return _run(job, cluster, folder, progress)
     finally:
         folder.close()
 
@@ -260,11 +270,24 @@ def cluster_of(path: Path) -> ClusterDocument:
         ) from None
 
 
-def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, fresh: bool) -> RunFolder:
-    """Carry out a run; without the machines that stay away, if that is allowed."""
+class _AsGiven(NamedTuple):
+    """What a run that begins was asked for."""
+
+    cluster: ClusterDocument
+    """The cluster before its graph was cut."""
+    objects: list[str]
+    """The names of what it was given as objects of Python, which no plan can hold."""
+
+
+def _run(
+    job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, given: _AsGiven | None = None
+) -> RunFolder:
+    """Carry out a run; without the machines that stay away, if that is allowed. `given` is for one that begins:
+    it writes a plan if it has none.
+    """
     while True:
         try:
-            return _carry_out(job, cluster, folder, progress, fresh)
+            return _carry_out(job, cluster, folder, progress, given)
         except MachineAway as error:
             rest = [machine for machine in cluster.machines if machine.name != error.machine]
             if not cluster.failure.elastic or not any(machine.workers for machine in rest):
@@ -277,11 +300,14 @@ def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progre
             cluster = without_machine(cluster, error.machine, open_partition(cluster.partition).parts)
             write_whole(folder.path / CLUSTER, cluster_text(cluster))
             folder.write_facts(state="running", message="")
-            fresh = False
+            given = None
 
 
-def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, fresh: bool) -> RunFolder:
+def _carry_out(
+    job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, given: _AsGiven | None
+) -> RunFolder:
     known: dict[str, Any] = {}
+    done: dict[str, Any] = {}
 
     def started(facts: dict[str, Any]) -> None:
         known.update(facts)
@@ -290,19 +316,28 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
         if facts.get("decided"):
             write_job(stored_job({**job.model_dump(), **facts["decided"]}, "The run's job"), folder.path)
 
+    def decided(found: list[Decisions]) -> None:
+        execution, reasons = decisions_of_run(job, cluster, template.layout, found)
+        done.update(execution)
+        if given is not None and plan_of(folder) is None:
+            own = folder.job().model_copy(update={**found[0].fields, "run": None})
+            folder.write(PLAN, plan_text(decided_plan(own, given, template.layout, execution, reasons)))
+
     launcher: Launcher | None = None
     try:
         launcher = make_launcher(cluster, folder.path)
-        with polite_interrupt() as asked:
+        with polite_interrupt() as stop:
             template = template_of(job, cluster, folder)
             note = chosen_for_all(job.device, cluster, template.layout)[1]
             for each in [*([] if note is None else [note]), *exposures(cluster, template.layout)]:
                 progress.note(each)
-            outcome = Controller(template, launcher, progress).run(asked, started)
+            outcome = Controller(template, launcher, progress).run(stop, started, decided)
         add_workers(folder.path / EVENTS, outcome.spans)
-        folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **_predicted(folder)})
+        plan = plan_of(folder)
+        beside = {} if plan is None else plan.beside(done)
+        folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **beside})
     except BaseException as error:
-        _fail(folder, error, fresh and not known)
+        _fail(folder, error, given is not None and not known)
         raise
     finally:
         if launcher is not None:
@@ -314,8 +349,11 @@ def template_of(job: Job, cluster: ClusterDocument, folder: RunFolder, measured:
     """The part of a setup that all tasks share; each task's name and keys are added later."""
     assert cluster.partition is not None
     plan = plan_of(folder)
-    placed = None if plan is None else plan.machine_of()
-    layout = lay_out(cluster, open_partition(cluster.partition).parts, placed)
+    parts = open_partition(cluster.partition).parts
+    layout, steps = lay_out(cluster, parts), list[Any]()
+    if plan is not None:
+        layout = lay_out(cluster, parts, plan.machine_of(), _planned(plan, "shares", list[float]))
+        steps = _planned(plan, WHOLE_STEPS, list[Any]) or []
     return Setup(
         task=layout.tasks[0],
         incarnation=0,
@@ -327,14 +365,120 @@ def template_of(job: Job, cluster: ClusterDocument, folder: RunFolder, measured:
         cluster=cluster,
         layout=layout,
         addresses={},
+        decided=[{WHOLE_STEPS: each} for each in steps],
         measured=measured,
     )
 
 
-def _predicted(folder: RunFolder) -> dict[str, Any]:
-    """The plan's prediction, to be reported beside what happened."""
-    plan = plan_of(folder)
-    return {} if plan is None else {"predicted": plan.facts}
+# The plan that a run without one writes: what it has decided by itself, with the reasons.
+
+_AS_USUAL = "It is the usual value, and the cluster file leaves it open."
+
+
+def decisions_of_run(
+    job: Job, cluster: ClusterDocument, layout: Layout, found: list[Decisions]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What a run does, by the names that plans have for it, and why. `found` is what its workers have decided, by rank:
+    they agree on all but the steps on the whole graph, of which each has its own.
+    """
+    execution, reasons = dict(found[0].execution), dict(found[0].reasons)
+    if WHOLE_STEPS in execution:
+        execution[WHOLE_STEPS] = [each.execution[WHOLE_STEPS] for each in found]
+        execution["bins"] = max(max(step["bins"]) for steps in execution[WHOLE_STEPS] for step in steps)
+        reasons["bins"] = reasons[WHOLE_STEPS]
+    if job.device == "auto":
+        short = chosen_for_all(job.device, cluster, layout)[1]
+        has = "Every worker has" if execution["device"] == "cuda" else "No machine of the cluster file has"
+        reasons["device"] = f"{has} a GPU." if short is None else short
+    if cluster.samplers:
+        execution["sampled_by"] = "sampler tasks"
+        reasons["sampled_by"] = f"The cluster file has {counted(cluster.samplers, 'sampler tasks')} for each worker."
+    assert cluster.partition is not None
+    cut = open_partition(cluster.partition)
+    execution["partition"], reasons["partition"] = _planned_cut(cut), cut.document.chosen or _why_so(cluster, "method")
+    execution |= {"tasks": {task.id: task.machine for task in layout.tasks}, "stores": layout.owners}
+    reasons |= dict.fromkeys(("tasks", "stores"), "Tasks are beside the parts of their machines in the cluster file.")
+    execution["shares"] = layout.shares
+    reasons["shares"] = "Workers share each batch by the `speed` of their machines in the cluster file."
+    execution["flows"], reasons["flows"] = egress_flows(cluster.wire.egress), _why_so(cluster.wire, "egress")
+    on_servers = cluster.reduce == "servers"
+    execution["servers"] = cluster.servers if on_servers else 0
+    execution["reduction"] = "servers" if on_servers else chosen_reduction(cluster, layout)
+    open_to_us = not on_servers and cluster.reduction == "auto"
+    hosts = f"The workers are on {counted(worker_hosts(cluster, layout), 'hosts')}."
+    reasons["reduction"] = reasons["servers"] = hosts if open_to_us else "The cluster file asks for it."
+    for name in ("samplers", "replicas", "feature_paths", "remote_cache_mb", "wire_type"):
+        execution[name], reasons[name] = cluster.model_dump(mode="json")[name], _why_so(cluster, name)
+    return execution, reasons
+
+
+def _why_so(document: StrictDocument, name: str) -> str:
+    """Why a field of the cluster file has its value."""
+    if getattr(document, name) == type(document).model_fields[name].default:
+        return _AS_USUAL
+    return f"The cluster file has {document.model_dump(mode='json')[name]!r}."
+
+
+def decided_plan(
+    job: Job, given: _AsGiven, layout: Layout, execution: Mapping[str, Any], reasons: dict[str, str]
+) -> Plan:
+    """The plan of a run that has decided by itself, with which another run does the same; it predicts nothing."""
+    threads = float(job.threads or 1)
+    own = {name: value for name, value in execution.items() if name not in ("tasks", "flows")}
+    return Plan(
+        job=job.model_dump(mode="json"),
+        cluster=given.cluster.model_dump(mode="json"),
+        execution={"mode": workload_of(job.sampler).mode, **own},
+        reasons=reasons,
+        given=given.objects,
+        placement="cluster file",
+        flows=execution["flows"],
+        tasks=[
+            PlannedTask(
+                id=task.id,
+                kind=task.kind,
+                machine=task.machine,
+                cores=threads if task.kind == "worker" else 0.0,
+                gpus=float(task.gpu is not None and execution["device"] == "cuda"),
+            )
+            for task in layout.tasks
+        ],
+        notes=["The seconds of the run are not predicted: that takes a profile (penstock plan --cluster)."],
+    )
+
+
+def _planned_cut(partition: Partition) -> dict[str, Any]:
+    """What a plan holds of the parts that its run has used."""
+    document = partition.document
+    sizes = {name: [part[-1] - part[0] for part in info.ranges] for name, info in document.node_types.items()}
+    return {"method": document.method, "vertices": sizes, "edge_cut": document.metrics.get("edge_cut", 0)}
+
+
+def _check_planned_cut(partition: Partition, plan: Plan | None) -> None:
+    """Refuse a graph that is not cut as it was for the run that wrote a plan."""
+    planned = None if plan is None else _planned(plan, "partition", dict[str, Any])
+    if planned is not None and planned != (found := _planned_cut(partition)):
+        raise PenstockError(
+            f"The plan was made for {_in_words(planned)}, and here are {_in_words(found)}: the graph, its partition or"
+            " the cluster is another one, so plan again; or name the parts of the run that wrote the plan as"
+            " `cluster.partition` in it.",
+            code="mismatched-inputs",
+        )
+
+
+def _planned(plan: Plan, name: str, form: Any) -> Any:
+    """What a plan has decided by a name, validated; None where it has not."""
+    try:
+        return TypeAdapter(form | None).validate_python(plan.execution.get(name))
+    except ValidationError as error:
+        raise PenstockError(
+            f"The plan's execution.{name} is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None
+
+
+def _in_words(cut: Mapping[str, Any]) -> str:
+    sizes = [f"{name} {', '.join(map(str, counts))}" for name, counts in dict(cut.get("vertices") or {}).items()]
+    return f"parts by {cut.get('method')} of {'; '.join(sizes)} vertices with {cut.get('edge_cut', 0)} edges cut"
 
 
 def _result(outcome: RunOutcome) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The plan: which task runs where, how flows share links, and what that is predicted to take."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,8 +137,9 @@ class Plan(StrictDocument):
     slow: list[Change] = Field(default=[], description="what the plan takes with slow machines, as they were asked for")
     search: Effort = Field(default=Effort(steps=0, seconds=0.0, simulated=0))
     profile: dict[str, Any] = Field(
+        default={},
         description="what an iteration costs: with it `penstock simulate` can replay the plan; of one machine, the"
-        " machine whose operators were measured"
+        " machine whose operators were measured; empty: a run on a cluster wrote the plan and measured nothing",
     )
     seed: int = Field(default=0, description="of the amounts that vary between iterations")
     scaled_from: dict[str, int] | None = Field(
@@ -148,7 +150,8 @@ class Plan(StrictDocument):
     @property
     def facts(self) -> dict[str, Any]:
         """The prediction as a run's result reports it, beside what happened."""
-        return {"placement": self.placement, "flows": self.flows, **self.predicted_seconds}
+        flows = {"flows": self.flows} if self.cluster else {}
+        return {"placement": self.placement, **flows, **self.predicted_seconds}
 
     @property
     def predicted_seconds(self) -> dict[str, float]:
@@ -158,6 +161,16 @@ class Plan(StrictDocument):
         return self.predicted.model_dump(
             include={"iteration_s", "epoch_s", "lower_bound_s", "run_s"}, exclude_none=True
         )
+
+    def beside(self, done: Mapping[str, Any]) -> dict[str, Any]:
+        """The prediction, and each decision beside what was `done` by its name, as a run's result reports them."""
+        planned = {**({"tasks": self.machine_of(), "flows": self.flows} if self.cluster else {}), **self.execution}
+        decisions = {
+            name: {"planned": value, "carried_out": done[name], "why": self.reasons.get(name, "")}
+            for name, value in planned.items()
+            if name in done
+        }
+        return {"predicted": self.facts, "decisions": decisions}
 
     def machine_of(self) -> dict[str, str]:
         """The machine of every task, by its name."""
@@ -203,6 +216,11 @@ def one_machine_plan(
         profile=measured.model_dump(mode="json"),
         **found,
     )
+
+
+def egress_flows(egress: str) -> str:
+    """The flow policy that an egress policy carries out; its own name where there is none."""
+    return next((flows for flows, carried_out in CARRIED_OUT.items() if carried_out == egress), egress)
 
 
 def read_plan(path: Path) -> Plan:

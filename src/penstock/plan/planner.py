@@ -1,6 +1,7 @@
 """From a job, a cluster and a profile to a plan: placements and flow policies are searched, simulated and compared."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -10,6 +11,7 @@ import numpy as np
 
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError, nearest
+from penstock.formatting import counted
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import validated
 from penstock.hardware.cluster import LAUNCHER_FACTS, LOOPBACK, ClusterDocument
@@ -97,6 +99,7 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
         job=job.model_dump(mode="json"),
         cluster=cluster.model_dump(mode="json"),
         execution=section,
+        reasons=_reasons(trials, entry.decides(execution)),
         placement=best.placed.policy,
         flows=best.flows,
         tasks=tasks,
@@ -145,6 +148,13 @@ def _trials(run: Comparison, choices: PlanChoices, budget: Budget, progress: Pro
         progress,
         threads,
     )
+
+
+def _reasons(trials: list[Trial], decided: Mapping[str, Any]) -> dict[str, str]:
+    """By name, why a plan decides so; `decided` are job fields that were left open."""
+    fastest = f"It is the fastest of {counted(len(trials), 'pairs')} of placement and flow policy that were simulated."
+    simulated = "Of the numbers that were simulated it is the fastest that saves enough, or the job asks for it."
+    return {**dict.fromkeys(("tasks", "flows"), fastest), **dict.fromkeys(decided, simulated)}
 
 
 def _tasks(run: Comparison, best: Trial) -> list[PlannedTask]:

@@ -153,8 +153,8 @@ def plan_card(run: RunRecord) -> str:
     rows = _predicted_rows(run, said)
     if not rows and not decisions:
         return ""
-    # Only plans of one machine have decisions, and nothing flows there.
-    flows = "" if decisions else f", flows {_text(said.get('flows'))}"
+    # On one machine nothing flows.
+    flows = f", flows {_text(said['flows'])}" if "flows" in said else ""
     about = f"placement {_text(said.get('placement'))}{flows}"
     head = ["decision", "planned", "carried out", "why"]
     done = [

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,6 +41,7 @@ from penstock.train.run_files.run_folder import FUNCTIONS, PLAN, RunFolder, chec
 from penstock.train.session import Session, device_facts, run_facts
 from penstock.train.tasks import Task
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, check_given_again
+from penstock.train.whole.memory import WHOLE_STEPS
 
 
 def start_run(
@@ -77,7 +78,7 @@ def start_run(
         folder = RunFolder.create(job, name, force, facts, {} if plan is None else {PLAN: plan_text(plan)})
         session.folder = folder.path
         if plan is not None:
-            session.execution.restore(plan.execution.get(WHOLE_STEPS))
+            session.execution.follow(plan.execution)
             return _run(session, folder, TrainState(), progress)
         objects = {"graph": graph is not None and graph.path is None, "model": module is not None, **given.names()}
         return _run(session, folder, TrainState(), progress, [name for name, there in objects.items() if there])
@@ -139,39 +140,46 @@ def _beside_plan(session: Session, folder: RunFolder, schedule: Schedule) -> dic
     plan = plan_of(folder)
     if plan is None:
         return {}
-    done = {**session.executed(), **session.execution.prepare(schedule)}
-    decided = {name: value for name, value in plan.execution.items() if name in done}
-    decisions = {
-        name: {"planned": value, "carried_out": done[name], "why": plan.reasons.get(name, "")}
-        for name, value in decided.items()
-    }
-    return {"predicted": plan.facts, "decisions": decisions}
+    return plan.beside(decisions_of(session, schedule).execution)
 
 
 # The plan that a run without one writes: what it has decided by itself, and what it predicts of that.
 
-WHOLE_STEPS = "steps"
-"""The name, in a plan's `execution`, of what was decided for each step of an epoch on the whole graph."""
 _COUNTED = 100
 """A run is predicted if it has at least so many batches: some are drawn for that, which would slow a short run."""
+
+
+class Decisions(NamedTuple):
+    """What a session that is about to train has decided, by itself or as its plan says."""
+
+    execution: dict[str, Any]
+    """By name, as a plan's `execution` has it."""
+    reasons: dict[str, str]
+    fields: dict[str, Any]
+    """The job fields that decide the same again."""
+
+
+def decisions_of(session: Session, schedule: Schedule) -> Decisions:
+    """What a session decides for a schedule, whose steps are made ready for that."""
+    execution = {**session.executed(), **session.execution.prepare(schedule)}
+    fields = {name: execution[name] for name in ("device", "groups", "sample_threads")}
+    fields |= {**_placed_fields(session), "gather_threads": session.job.reading_threads}
+    return Decisions(execution, _reasons(session, execution), fields)
 
 
 def decided_plan(session: Session, schedule: Schedule, given: list[str]) -> Plan:
     """What a session that is about to train has decided, as a plan that decides the same again. `given` are the names
     of what it was given as objects.
     """
-    execution = {**session.executed(), **session.execution.prepare(schedule)}
-    fields = {name: execution[name] for name in ("device", "groups", "sample_threads")}
-    job = session.job.model_copy(
-        update={**fields, **_placed_fields(session), "gather_threads": session.job.reading_threads, "run": None}
-    )
+    execution, reasons, fields = decisions_of(session, schedule)
+    job = session.job.model_copy(update={**fields, "run": None})
     names = [each.name for each in dataclasses.fields(ExecutionChoice) if each.name in execution]
     choice = ExecutionChoice(**{name: execution[name] for name in names})
     predicted = _predicted(session, schedule)
     return one_machine_plan(
         {**job.model_dump(mode="json"), "timed_choices": []},
         execution,
-        _reasons(session, execution),
+        reasons,
         choice.words,
         ("this", this_machine()),
         given=given,

@@ -91,6 +91,11 @@ class Execution(Protocol):
     def prepare(self, schedule: Schedule) -> dict[str, Any]:
         """Make ready what all steps of a schedule need; returns what was decided for it by name, as a plan has it."""
 
+    def follow(self, decided: Mapping[str, Any]) -> None:
+        """Do what a plan has decided, by the names that `prepare` gives; called before it. What is not there is decided
+        anew.
+        """
+
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """The steps of a schedule from a position on."""
 

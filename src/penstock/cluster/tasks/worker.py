@@ -30,10 +30,10 @@ from penstock.memory import HOST_PEAK
 from penstock.pipeline.stages import StageError
 from penstock.progress import SILENT, Progress
 from penstock.store.parts import PushMissing, StepPast
-from penstock.train.compute_device import DeviceFull, is_host_full
+from penstock.train.compute_device import STEPS, DeviceFull, device_memory, is_host_full
 from penstock.train.job import Job, stored_job
 from penstock.train.loop import Loop
-from penstock.train.run import finish, result_of, take_state
+from penstock.train.run import decisions_of, finish, result_of, take_state
 from penstock.train.run_context import run_context
 from penstock.train.run_files.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
 from penstock.train.run_files.records import Events, FolderRecords, KeptEvents, Records
@@ -254,6 +254,8 @@ class Worker:
         member.announce()
         member.await_tasks("store", "server", "sampler")
         self._session, self._group = make_parted_session(self._parts, job)
+        if self._setup.decided:
+            self._session.execution.follow(self._setup.decided[self._group.rank])
         member.counts = self._counts
         self._first = self._group.rank == 0
         self._train_state, self._from_file = TrainState(), True
@@ -416,6 +418,9 @@ class Worker:
             self._observe(self._observer)
             return
         loop = Loop(session, self._folder, train_state, self._progress, self._records)
+        if not train_state.done:
+            with device_memory(lambda: "when the steps were prepared", STEPS):
+                self._member.ask("decided", **decisions_of(session, loop.schedule)._asdict())
         times = loop.run(self._group.stopping)
         if self._saved != (train_state.step, train_state.done):
             loop.save()

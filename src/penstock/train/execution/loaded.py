@@ -2,7 +2,7 @@
 workers.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -35,6 +35,9 @@ class LoadedExecution:
     def prepare(self, schedule: Schedule) -> dict[str, Any]:
         """Nothing: every step makes ready what it needs."""
         return {}
+
+    def follow(self, decided: Mapping[str, Any]) -> None:
+        """Do nothing: the job's fields decide all."""
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """Steps one at a time, so that the loop sees the weights after each."""

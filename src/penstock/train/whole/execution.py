@@ -1,7 +1,7 @@
 """The execution mode of sampler `whole`, on one machine: exact steps over the whole graph, in bins."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -33,6 +32,7 @@ from penstock.train.steps.one_by_one import OneByOne
 from penstock.train.whole.in_place import InPlaceStep
 from penstock.train.whole.levels import Where
 from penstock.train.whole.memory import (
+    WHOLE_STEPS,
     BinSize,
     Decision,
     LayerSize,
@@ -43,6 +43,7 @@ from penstock.train.whole.memory import (
     free_bytes,
     in_place_sizes,
     num_inputs,
+    read_decisions,
     step_bytes,
 )
 from penstock.train.whole.own_module import (
@@ -108,7 +109,6 @@ def in_search_order(graph: Graph, order: dict[str, Array], counts: list[dict[str
 _MB = 1 << 20
 _ITEM = {"float32": 4, "bfloat16": 2}
 _NOT_IN_PLACE = "The checkpoint is of a run whose bins read rows in place, which this job's cannot: use its own job."
-_NO_BINS = "The checkpoint does not say into which bins its steps are divided: use the checkpoint before it."
 
 
 class WholeExecution(LoadedExecution):
@@ -147,7 +147,7 @@ class WholeExecution(LoadedExecution):
         if not self._prepared and not self._kept:
             for planned in first_epoch(schedule):
                 self._prepare(planned._replace(seeds=np.sort(planned.seeds)))
-        return {"steps": self.state()} if self._prepared else {}
+        return {WHOLE_STEPS: self.state()} if self._prepared else {}
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """Steps one at a time; a module of the user's computes its whole neighbourhoods at once."""
@@ -189,13 +189,11 @@ class WholeExecution(LoadedExecution):
 
     def restore(self, state: Any) -> None:
         """Use the decisions of the interrupted run; there are none if it ended before its first step."""
-        layers = layers_of(self._session.job)
-        try:
-            self._known = TypeAdapter(list[Decision]).validate_python([] if state is None else state)
-        except ValidationError:
-            raise PenstockError(_NO_BINS, code="damaged-file") from None
-        if any(len(each.bins) != layers or min(each.bins) < 1 for each in self._known):
-            raise PenstockError(_NO_BINS, code="damaged-file")
+        self._known = read_decisions(state, layers_of(self._session.job))
+
+    def follow(self, decided: Mapping[str, Any]) -> None:
+        """Use the plan's decisions for each step."""
+        self.restore(decided.get(WHOLE_STEPS))
 
     def facts(self) -> dict[str, Any]:
         """How the step was divided into bins."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -30,6 +31,7 @@ _EDGE_BYTES = 20
 _INDEX_BYTES = 4
 """Bytes of the number of a neighbour in a block."""
 _MOST_BINS = 4096
+_NO_BINS = "It is not said into which bins steps are divided: use the checkpoint before this one, or plan again."
 
 
 Place = Literal["device", "host", "disk", "recompute"]
@@ -75,6 +77,21 @@ class Decision:
     """Whether vertices are in breadth-first order, rather than in the order of their numbers."""
     in_place: bool = False
     """Whether bins read the level below in place, and gradients are pulled (`in_place`)."""
+
+
+WHOLE_STEPS = "steps"
+"""The name, in a plan's `execution`, of the decisions for each step of an epoch; among workers, by worker."""
+
+
+def read_decisions(state: Any, layers: int) -> list[Decision]:
+    """The decisions of a checkpoint or plan for each step of an epoch, as they were written; none without a state."""
+    try:
+        found = TypeAdapter(list[Decision]).validate_python([] if state is None else state)
+    except ValidationError:
+        raise PenstockError(_NO_BINS, code="damaged-file") from None
+    if any(len(each.bins) != layers or min(each.bins) < 1 for each in found):
+        raise PenstockError(_NO_BINS, code="damaged-file")
+    return found
 
 
 Predict = Callable[[Decision], int]

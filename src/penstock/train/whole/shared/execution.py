@@ -1,8 +1,8 @@
 """The execution mode of sampler `whole` among workers."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from penstock.train.execution.loaded import LoadedExecution, SharedExecution
 from penstock.train.session import Pause, Session, Steps
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.one_by_one import OneByOne
-from penstock.train.whole.memory import Decision, LayerSize, decide, edge_numbers
+from penstock.train.whole.memory import WHOLE_STEPS, Decision, LayerSize, decide, edge_numbers, read_decisions
 from penstock.train.whole.shared.cut_plan import make_cut_plan
 from penstock.train.whole.shared.interfaces import CutLists, Rows, WholeWorkers
 from penstock.train.whole.shared.levels import LevelRows, Replicate, batches_of, find_levels, lengths_of
@@ -221,16 +221,30 @@ class SharedWholeExecution(SharedExecution):
             )
         self._workers: WholeWorkers = group.whole(session)
         self._prepared: list[SharedStep] | None = None
+        self._known: list[Decision] = []
+        """A plan's decisions for each step of an epoch."""
         self._exposure = Exposure()
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """Steps one at a time. The plan is made with the other workers in the first round, and kept."""
+        """Steps one at a time, which are made ready in the first round and kept."""
+        self.prepare(schedule)
+        assert self._prepared is not None
+        work = RepeatedWork(schedule, start, recorder, PASSES)
+        return OneByOne(work, ExchangedStep(self._session, self._workers, self._prepared, work, self._exposure))
+
+    def prepare(self, schedule: Schedule) -> dict[str, Any]:
+        """Divide the steps of an epoch into bins, with the other workers in the first round; how rows are exchanged."""
+        job = self._session.job
         self._workers.begin_round()
         if self._prepared is None:
             steps = [each._replace(seeds=np.sort(each.seeds)) for each in first_epoch(schedule)]
             self._prepared = [self._prepare(place, each) for place, each in enumerate(steps)]
-        work = RepeatedWork(schedule, start, recorder, PASSES)
-        return OneByOne(work, ExchangedStep(self._session, self._workers, self._prepared, work, self._exposure))
+        exchanged = {"exchange": job.exchange, "pipeline": EXCHANGES[job.exchange].pipeline(job)}
+        return {WHOLE_STEPS: [asdict(step.decision) for step in self._prepared], **exchanged}
+
+    def follow(self, decided: Mapping[str, Any]) -> None:
+        """Use the plan's decisions for each of this worker's steps."""
+        self._known = read_decisions(decided.get(WHOLE_STEPS), layers_of(self._session.job))
 
     def facts(self) -> dict[str, Any]:
         """How the step was divided, and how long this worker has waited for others' rows."""
@@ -266,7 +280,7 @@ class SharedWholeExecution(SharedExecution):
             replicate = replicate_where_cheaper(cut, workers.rank, [self._cheaper(each) for each in range(layers - 1)])
         scale, all_vertices = how.source_scale(job), job.scope == "all"
         levels = find_levels(cut, workers.lists, f"step-{place}", layers, wanted, all_vertices, replicate, scale)
-        decision = self._decide(levels)
+        decision = self._known[place] if place < len(self._known) else self._decide(levels)
         by_bin = how.pipeline(job) in ("intra", "both")
         plan = make_cut_plan(cut, workers.lists, f"step-{place}", levels, decision.bins, by_bin)
         loss_rows = LossRowSource(session, planned, cut, workers.rank, workers.world, names)
