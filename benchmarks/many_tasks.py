@@ -171,7 +171,9 @@ def _task_to_its_end(setup: Setup, seconds: float) -> None:
         with suppress(PenstockError):
             _task(setup, seconds)
     finally:
-        print(setup.task.id, flush=True)
+        # In one piece, since the process's other threads write there as well.
+        sys.stdout.write(f"{setup.task.id}\n")
+        sys.stdout.flush()
 
 
 def _task(setup: Setup, seconds: float) -> None:
@@ -196,7 +198,7 @@ def _task(setup: Setup, seconds: float) -> None:
             ]
             time.sleep(seconds)
             _said(member, "idle", first)
-            for other in range(STORES):
+            for other in range(min(STORES, world)):
                 member.endpoint.channel(f"store-m{other}", "rows")
             member.leave()
             _polled(member, "barrier", generation=generation, name="left")
