@@ -263,3 +263,54 @@ def test_controller_interrupted_at_once_ends_its_tasks():
     with pytest.raises(KeyboardInterrupt):
         outcome_of(launcher, stop=impatient)
     assert launcher.closed
+
+
+def introduced(monkeypatch, workers):
+    """A controller that starts nothing, and the groups in which it makes its tasks known to all."""
+    controller, groups = Controller(template_for(workers), Actors(), Progress()), []
+    monkeypatch.setattr(controller, "_tell_all", lambda **body: groups.append(list(body["addresses"])))
+    return controller, groups
+
+
+def come(controller, task):
+    """A task is there."""
+    task.incarnation, task.ready, task.address = max(task.incarnation, 0), True, "tcp://127.0.0.1:1"
+    controller._welcome(task)
+    controller._introduce()
+
+
+def test_tasks_of_a_large_run_are_made_known_together(monkeypatch):
+    """A message to all for each of them would be the square of their number."""
+    controller, groups = introduced(monkeypatch, 250)
+    for task in controller.tasks.values():
+        come(controller, task)
+    # The first one by one, and then each time a third of those that are there.
+    assert sum(len(group) == 1 for group in groups) <= 33 and len(groups) < 50
+    assert [name for group in groups for name in group] == list(controller.tasks)
+
+
+def test_the_last_task_to_come_is_not_kept_waiting(monkeypatch):
+    controller, groups = introduced(monkeypatch, 250)
+    first, *rest = controller.tasks.values()
+    for task in rest:
+        come(controller, task)
+    groups.clear()
+    come(controller, first)
+    assert groups[-1][-1] == first.spec.id
+    # Nor is one that was lost and is back, whoever else is still to come.
+    groups.clear()
+    rest[0].ready, first.incarnation = False, 1
+    come(controller, first)
+    assert groups == [[first.spec.id]]
+
+
+def test_tasks_wait_for_no_further_ones_for_long(monkeypatch):
+    controller, groups = introduced(monkeypatch, 250)
+    tasks = list(controller.tasks.values())
+    for task in tasks[:102]:
+        come(controller, task)
+    known = [name for group in groups for name in group]
+    assert len(known) < 102
+    controller._came -= 1.0
+    controller._introduce()
+    assert [name for group in groups for name in group] == [task.spec.id for task in tasks[:102]]

@@ -29,8 +29,11 @@ from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 from penstock.wire.transport.tls import Credentials, make_credentials
 
-_LOOK = 0.02
-"""Seconds between two checks of the tasks."""
+_LOOK, _LOOK_SHARE = 0.02, 1e-4
+"""Seconds between two checks of the tasks where they are few, and for each task of a large run."""
+_FEW, _QUIET = 32, 0.5
+"""Among so few tasks each one's address is sent to all at once; in a larger run that of several together, after so many
+seconds at the latest."""
 _QUEUED: dict[str, type[StoreRequest] | None] = {
     "progress": StepReport,
     "facts": None,
@@ -155,7 +158,9 @@ class Controller:
         self._decided: dict[str, Decisions] = {}
         self._result: dict[str, Any] | None = None
         self._asked = False
-        self._began = time.monotonic()
+        self._look = max(_LOOK, len(self.tasks) * _LOOK_SHARE)
+        self._newcomers: list[TaskRecord] = []
+        self._came = self._began = time.monotonic()
 
     def run(
         self,
@@ -180,7 +185,7 @@ class Controller:
                     if stop() and not self._asked:
                         self._asked = True
                         self._tell_all(ask_to_stop=True)
-                    time.sleep(_LOOK)
+                    time.sleep(self._look)
                     self._hear_all()
                 self._dismiss()
             finally:
@@ -270,6 +275,7 @@ class Controller:
                 self._result = body
             elif message.kind == "failed":
                 raise PenstockError(str(body.get("message", "A task failed.")), code=known_code(body.get("code")))
+        self._introduce()
 
     def _keep_decisions(self, sender: str, found: Decisions) -> None:
         """Keep what a worker has decided; one that was restarted decides the same again."""
@@ -281,14 +287,31 @@ class Controller:
             self._all_decided([self._decided[name] for name in workers])
 
     def _welcome(self, task: TaskRecord) -> None:
-        """Register a started task and send its address to the others."""
+        """Register a started task, whose address the others learn."""
         if not task.ready:
             return
         if task.lost_at is not None:
             away = time.monotonic() - task.lost_at
             self.recoveries[-1 - self._later(task)]["seconds"] = round(away, 3)
             task.lost_at = None
-        self._tell_all(addresses={task.spec.id: task.address}, ask_to_stop=self._asked)
+        self._newcomers.append(task)
+        self._came = time.monotonic()
+
+    def _introduce(self) -> None:
+        """Send the addresses of newcomers to all tasks.
+
+        Each message costs the controller the same, so a message to all for each newcomer would cost it the square of
+        their number: in a large run newcomers wait until they are half as many as those that the others know, or all,
+        or until no further one comes. A task that was lost and is back is not kept waiting.
+        """
+        new = self._newcomers
+        if not new:
+            return
+        there = sum(task.ready for task in self.tasks.values())
+        enough = there <= _FEW or 3 * len(new) >= there or there == len(self.tasks)
+        if enough or any(task.restarts for task in new) or time.monotonic() - self._came > _QUIET:
+            self._newcomers = []
+            self._tell_all(addresses={task.spec.id: task.address for task in new}, ask_to_stop=self._asked)
 
     def _later(self, task: TaskRecord) -> int:
         """The number of recoveries that began after this task's last."""
@@ -298,14 +321,12 @@ class Controller:
     def _start(self, task: TaskRecord) -> None:
         task.incarnation += 1
         task.address, task.ready, task.heard = "", False, time.monotonic()
-        setup = self._template.model_copy(
-            update={
-                "task": task.spec,
-                "incarnation": task.incarnation,
-                "credentials": self._credentials[task.spec.id].to_json(),
-                "controller": self._endpoint.address,
-                "addresses": self._addresses(),
-            }
+        setup = self._template.for_task(
+            task=task.spec,
+            incarnation=task.incarnation,
+            credentials=self._credentials[task.spec.id].to_json(),
+            controller=self._endpoint.address,
+            addresses=self._addresses(),
         )
         task.handle = self._launcher.start(setup)
 
@@ -356,7 +377,7 @@ class Controller:
             end = time.monotonic() + self._failure.patience
             while self._result is None and time.monotonic() < end and self.tasks["worker-0"].is_running:
                 self._hear_all()
-                time.sleep(_LOOK)
+                time.sleep(self._look)
         kept = "at a checkpoint of this moment" if self._result is not None else "; the last checkpoint is kept"
         raise MachineAway(
             machine,
@@ -378,7 +399,7 @@ class Controller:
         running = list(self.tasks.values())
         while running and time.monotonic() < end:
             running = [task for task in running if task.is_running]
-            time.sleep(_LOOK)
+            time.sleep(self._look)
 
     def _end_all(self) -> None:
         for task in self.tasks.values():

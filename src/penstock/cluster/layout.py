@@ -1,10 +1,11 @@
 """Which task runs on which machine, and what a task receives when it starts."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem
@@ -192,9 +193,10 @@ def _gpus(cluster: ClusterDocument, seats: Sequence[int]) -> Iterator[int | None
     counts = [machine.gpus for machine in cluster.machines]
     # Machines that are the same host have consecutive ranges of its GPUs.
     first = [sum(counts[:number]) if LAUNCHER_FACTS[cluster.launcher].one_host else 0 for number in range(len(counts))]
-    for rank, number in enumerate(seats):
-        place = seats[:rank].count(number)
-        yield first[number] + place % counts[number] if counts[number] else None
+    placed = Counter[int]()
+    for number in seats:
+        yield first[number] + placed[number] % counts[number] if counts[number] else None
+        placed[number] += 1
 
 
 def _task(name: str, kind: Kind, cluster: ClusterDocument, number: int, rank: int, held: list[list[int]]) -> TaskSpec:
@@ -203,6 +205,10 @@ def _task(name: str, kind: Kind, cluster: ClusterDocument, number: int, rank: in
 
 
 # The setup of a task: one JSON document on its standard input.
+
+
+_OWN = "task", "incarnation", "credentials", "controller", "addresses"
+"""The fields of a setup that tasks do not share."""
 
 
 class Setup(StrictDocument):
@@ -222,6 +228,17 @@ class Setup(StrictDocument):
         default=[], description="by worker, what a plan decided for it, by name; empty: each decides by itself"
     )
     measured: int = Field(default=0, ge=0, description="iterations to be measured, not to be kept; 0: an ordinary run")
+    _shared: str = PrivateAttr(default="")
+
+    def for_task(self, **own: Any) -> "Setup":
+        """A copy with a task's own values; what all tasks share is written as text once for all copies."""
+        self._shared = self._shared or self.model_dump_json(exclude=set(_OWN))
+        return self.model_copy(update=own)
+
+    def text(self) -> str:
+        """The document, as `read_setup` reads it."""
+        own = self.model_dump_json(include=set(_OWN))
+        return f"{own[:-1]},{(self._shared or self.model_dump_json(exclude=set(_OWN)))[1:]}"
 
 
 def read_setup(text: str) -> Setup:

@@ -1,4 +1,4 @@
-"""A task's connection to the run: its endpoint, the addresses of the others, and a heartbeat twice a second."""
+"""A task's connection to the run: its endpoint, the addresses of the others, and its heartbeat."""
 
 import logging
 import threading
@@ -14,8 +14,13 @@ from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 from penstock.wire.transport.tls import Credentials
 
-_BEAT = 0.5
-"""Seconds between heartbeats."""
+_BEAT, _AGAIN = 0.5, 0.01
+"""Seconds between heartbeats, and before the controller is asked again, where tasks are few."""
+_BEAT_SHARE, _AGAIN_SHARE = 2e-3, 4e-4
+"""The same for each task of a large run, so that its controller hears no more requests a second than from some hundred
+tasks."""
+_LONGEST_BEAT = 0.1
+"""The most of the controller's patience that passes between heartbeats."""
 _LOOK = 0.02
 """Seconds between two checks whether other tasks have started."""
 
@@ -47,6 +52,9 @@ class Member:
         self._meet(setup.addresses)
         self._control = self.endpoint.channel(CONTROLLER, "control")
         self._refused = False
+        tasks, patience = len(setup.layout.tasks), setup.cluster.failure.patience
+        self._again = max(_AGAIN, tasks * _AGAIN_SHARE)
+        self._between_beats = max(_BEAT, min(tasks * _BEAT_SHARE, patience * _LONGEST_BEAT))
         self._beats = threading.Thread(target=self._beat, name="beats", daemon=True)
 
     def __enter__(self) -> "Member":
@@ -118,6 +126,13 @@ class Member:
         """Send a request to the controller and return its answer."""
         return self._control.call(Message(kind, body), self.setup.cluster.failure.patience)
 
+    def ask_until_known(self, kind: str, **body: Any) -> Message:
+        """The controller's answer to a request that others must make as well; it is asked again until it is known."""
+        while (answer := self.ask(kind, **body)).kind == "wait":
+            if self.stopped.wait(self._again):
+                raise PenstockError("The controller ended the run.", code="closed")
+        return answer
+
     def holds(self, generation: int) -> bool:
         """Whether the controller says that a round is still current."""
         return bool(self.ask("holds", generation=generation).body["holds"])
@@ -148,7 +163,7 @@ class Member:
         return Message("served", {"seconds": sum(self.endpoint.served().values())})
 
     def _beat(self) -> None:
-        while not self.stopped.wait(_BEAT):
+        while not self.stopped.wait(self._between_beats):
             try:
                 self._give_sign()
             except PenstockError:

@@ -147,7 +147,7 @@ class Rounds:
                 return self._formed
             self._formed = None
             self._waiting[rank] = step
-            if set(self._waiting) >= (set(range(self._world)) if self._rest is None else self._rest):
+            if len(self._waiting) == self._world or (self._rest is not None and self._waiting.keys() >= self._rest):
                 source = max(self._waiting, key=lambda rank: (self._waiting[rank], -rank))
                 self._generation += 1
                 self._formed = Round(self._generation, source, self._waiting[source], self._rest is not None)

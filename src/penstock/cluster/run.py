@@ -42,6 +42,7 @@ from penstock.wire.options import FORMER
 
 # The bytes of a run's batches by use, from the figures of its coflows.
 
+_MOST_FLOWS, _OTHERS = 2_000, "all others"
 _OF_BATCHES = {"rows": "features", "lists": "lists", "blocks": "batches"}
 """The uses of bytes, and the labels of the channels that carry them."""
 
@@ -335,7 +336,7 @@ def _carry_out(
         add_workers(folder.path / EVENTS, outcome.spans)
         plan = plan_of(folder)
         beside = {} if plan is None else plan.beside(done)
-        folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **beside})
+        folder.write_facts(state=outcome.state, message="", result={**result_of(outcome), **beside})
     except BaseException as error:
         _fail(folder, error, given is not None and not known)
         raise
@@ -481,7 +482,20 @@ def _in_words(cut: Mapping[str, Any]) -> str:
     return f"parts by {cut.get('method')} of {'; '.join(sizes)} vertices with {cut.get('edge_cut', 0)} edges cut"
 
 
-def _result(outcome: RunOutcome) -> dict[str, Any]:
+def largest_flows(flows: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """Bytes sent and received by flow: of more than a run folder holds with ease, the largest, and what is left as one.
+
+    A thousand workers that read from a thousand stores have a million flows.
+    """
+    if len(flows) <= _MOST_FLOWS:
+        return dict(flows)
+    ordered = sorted(flows.items(), key=lambda item: (-sum(item[1]), item[0]))
+    rest = [sizes for _, sizes in ordered[_MOST_FLOWS:]]
+    return dict(ordered[:_MOST_FLOWS]) | {_OTHERS: [sum(sent) for sent in zip(*rest, strict=True)]}
+
+
+def result_of(outcome: RunOutcome) -> dict[str, Any]:
+    """The figures of a run's result, as run.json keeps them."""
     exposed = [task["exposed_communication_s"] for task in outcome.tasks if "exposed_communication_s" in task]
     return {
         **outcome.result,
@@ -490,7 +504,7 @@ def _result(outcome: RunOutcome) -> dict[str, Any]:
         "bytes_received": outcome.bytes_received,
         "bytes_minimum": outcome.bytes_minimum,
         "batch_bytes": batch_bytes(outcome.coflows),
-        "flows": outcome.flows,
+        "flows": largest_flows(outcome.flows),
         "coflows": outcome.coflows,
         "recoveries": outcome.recoveries,
     }

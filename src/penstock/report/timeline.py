@@ -58,12 +58,12 @@ def steady_window(trace: EventTrace) -> Window | None:
 
 def _paced(bars: list[Bar]) -> list[Bar]:
     """The first worker's bars, restricted to batches that all workers recorded where there are any."""
-    workers = list(dict.fromkeys(bar.worker for bar in bars))
-    if len(workers) < 2:
+    places: dict[str, set[tuple[int | None, int | None]]] = {}
+    for bar in bars:
+        places.setdefault(bar.worker, set()).add((bar.epoch, bar.batch))
+    if len(places) < 2:
         return bars
-    first = min(workers)
-    places = [{(bar.epoch, bar.batch) for bar in bars if bar.worker == worker} for worker in workers]
-    common = set.intersection(*places)
+    first, common = min(places), set.intersection(*places.values())
     own = [bar for bar in bars if bar.worker == first]
     return [bar for bar in own if (bar.epoch, bar.batch) in common] or own
 

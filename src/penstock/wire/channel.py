@@ -327,6 +327,9 @@ class Answers(Protocol):
     def answered(self, link: "Link", frames: Frames) -> None:
         """Called with an answer. May raise Malformed."""
 
+    def retry(self, moment: float) -> None:
+        """Called with the time at which `Link.tick` should be called, in seconds of `time.monotonic`."""
+
 
 class Link:
     """The sending side of a channel to one peer, and the `Owner` of its connection. Used only by the loop's thread."""
@@ -422,6 +425,7 @@ class Link:
     def _failed(self, state: str) -> None:
         self.channel.state = state
         self._next = time.monotonic() + self._wait
+        self._answers.retry(self._next)
         self._wait = min(2 * self._wait, _LATEST)
 
     def _try(self) -> None:

@@ -162,6 +162,8 @@ class Egress:
         """`window`: bytes that may be on a connection at once, or one message if that is larger."""
         self._policy, self._window = policy, window
         self._flows: dict[tuple[str, bool], Flow] = {}
+        self._queued, self._moving = set[Flow](), set[Flow]()
+        """The flows with messages in their queues, and those with bytes on a connection: few of many."""
         self._clocks: defaultdict[int, int] = defaultdict(int)
         self._arrivals = 0
         self._lock = threading.Lock()
@@ -185,25 +187,28 @@ class Egress:
             if not flow.queue:
                 self._catch_up(flow)
             flow.queue.insert(self._place(flow, out), out)
+            self._queued.add(flow)
 
     def take(self, now: float) -> Outgoing | None:
         """The next message to be sent, which now counts as on a connection; None when none may go yet."""
         with self._lock:
-            ready = [flow for flow in self._flows.values() if flow.queue and not flow.blocked]
-            ready = [flow for flow in ready if not _stalled(flow, now)]
+            ready = [flow for flow in self._queued if not flow.blocked and not _stalled(flow, now)]
             if not ready:
                 return None
             flow = min(ready, key=self._policy.rank)
             size = flow.queue[0].size
-            busy = sum(each.in_flight for each in self._flows.values() if not _stalled(each, now))
+            busy = sum(each.in_flight for each in self._moving if not _stalled(each, now))
             if busy and busy + size > self._window:
                 return None
             out = flow.queue.popleft()
+            if not flow.queue:
+                self._queued.discard(flow)
             self._clocks[self._policy.level(flow.priority)] = flow.start
             flow.start += size
             if not flow.in_flight:
                 flow.moved = now
             flow.in_flight += size
+            self._moving.add(flow)
             return out
 
     def handed_over(self, out: Outgoing) -> None:
@@ -218,7 +223,8 @@ class Egress:
             flow = out.flow
             flow.queue.appendleft(out)
             flow.start -= out.size
-            flow.in_flight -= out.size
+            self._queued.add(flow)
+            self._landed(out)
             flow.blocked = True
 
     def unblock(self, flow: Flow) -> None:
@@ -232,7 +238,7 @@ class Egress:
         with self._lock:
             if _stalled(out.flow, now):
                 self._catch_up(out.flow)
-            out.flow.in_flight -= out.size
+            self._landed(out)
             out.flow.moved = now
 
     def withdraw(self, flow: Flow, everything: bool = False) -> list[Outgoing]:
@@ -241,6 +247,8 @@ class Egress:
             gone = [out for out in flow.queue if everything or out.cancelled]
             if gone:
                 flow.queue = type(flow.queue)(out for out in flow.queue if not (everything or out.cancelled))
+                if not flow.queue:
+                    self._queued.discard(flow)
             return gone
 
     def received(self, flow: Flow, size: int) -> None:
@@ -252,12 +260,18 @@ class Egress:
     def waiting(self) -> int:
         """The number of messages in the queues."""
         with self._lock:
-            return sum(len(flow.queue) for flow in self._flows.values())
+            return sum(len(flow.queue) for flow in self._queued)
 
     def in_flight(self) -> int:
         """The number of bytes handed to a connection and not yet sent."""
         with self._lock:
-            return sum(flow.in_flight for flow in self._flows.values())
+            return sum(flow.in_flight for flow in self._moving)
+
+    def _landed(self, out: Outgoing) -> None:
+        """Count a message as no longer on a connection."""
+        out.flow.in_flight -= out.size
+        if not out.flow.in_flight:
+            self._moving.discard(out.flow)
 
     def _place(self, flow: Flow, out: Outgoing) -> int:
         """The position after everything of its flow, or after what is needed no later."""

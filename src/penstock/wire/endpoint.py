@@ -54,7 +54,9 @@ class CallExchange:
         self._links: dict[int, Link] = {}
         """By the identity of their flow."""
         self._labels: dict[str, set[str]] = {}
-        self._next_tick, self._end = 0.0, float("inf")
+        self._next_tick, self._retry, self._end = 0.0, float("inf"), float("inf")
+        self._calls = False
+        """Whether a call may be in progress, as the last tick found or a request has left since."""
         self._hears, self._leaving = True, 0
         # Heartbeats must be sent, and missed, in time.
         self._tick, self._idle = (min(each, options.heartbeat / 8) for each in (_TICK, _IDLE))
@@ -84,6 +86,11 @@ class CallExchange:
     def connected(self, link: Link) -> None:
         """Send what has waited for this connection (`Answers.connected`)."""
         self._egress.unblock(link.channel.flow)
+
+    def retry(self, moment: float) -> None:
+        """A lost connection is retried at its own time, not at the next tick (`Answers.retry`)."""
+        self._retry = min(self._retry, moment)
+        self._next_tick = min(self._next_tick, moment)
 
     def answered(self, link: Link, frames: Frames) -> None:
         try:
@@ -117,23 +124,28 @@ class CallExchange:
         more = self._send()
         now = time.monotonic()
         if now >= self._next_tick:
-            self._next_tick = now + self._tick
-            for link in list(self._links.values()):
-                link.channel.tick(now)
-                link.tick(now)
-            for listener in self.listeners:
-                listener.tick(now)
-            self._mind_inbox()
+            self._look(now)
         leaving = self._leaving > 0 or self._egress.waiting() > 0
         if now >= self._end or (self._end < float("inf") and not leaving):
             return None
         if more:
             return 0.0
-        busy = leaving or not self._hears or any(link.channel.busy for link in self._links.values())
-        # A lost connection is retried at its own time, not at the next tick.
-        soonest = min((link.soonest() for link in self._links.values()), default=float("inf"))
-        self._next_tick = min(self._next_tick, soonest)
-        return min(self._tick if busy else self._idle, max(0.0, soonest - now))
+        busy = leaving or not self._hears or self._calls
+        return min(self._tick if busy else self._idle, max(0.0, self._retry - now))
+
+    def _look(self, now: float) -> None:
+        """Check the clock of every link and listener. Only here are all of them passed: there may be thousands."""
+        self._retry = float("inf")
+        for link in list(self._links.values()):
+            link.channel.tick(now)
+            link.tick(now)
+        for listener in self.listeners:
+            listener.tick(now)
+        self._mind_inbox()
+        links = self._links.values()
+        self._calls = any(link.channel.busy for link in links)
+        self._next_tick = now + self._tick
+        self.retry(min((link.soonest() for link in links), default=float("inf")))
 
     def _send(self) -> bool:
         """Send what may go; returns whether there is more."""
@@ -146,6 +158,7 @@ class CallExchange:
 
     def _hand_over(self, out: Outgoing) -> None:
         if out.route is None:
+            self._calls = True
             link = self._links.get(id(out.flow))
             if link is None or link.group is None:
                 # The peer's address is unknown, or it does not run; or the channel was faster than its link.

@@ -263,7 +263,7 @@ class AgentTask:
         """Send the setup to the agent, once."""
         agent = self._gathering.agents.get(self._agent)
         if self._asked is None and agent is not None:
-            text = listening_at(self._setup, agent.address).model_dump_json().encode()
+            text = listening_at(self._setup, agent.address).text().encode()
             message = Message("start", arrays=(np.frombuffer(text, np.uint8),))
             self._asked = self._gathering.endpoint.channel(self._agent).start(
                 message, self._setup.cluster.failure.patience

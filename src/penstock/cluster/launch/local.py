@@ -37,7 +37,7 @@ class LocalProcess:
             ) from None
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(setup.model_dump_json().encode() + b"\n")
+            self._process.stdin.write(setup.text().encode() + b"\n")
             self._process.stdin.flush()
 
     @property

@@ -205,7 +205,7 @@ class RayLauncher:
         told = task.model_copy(update={"address": self._assignment.address_on(task.machine, node)})
         share = share_of(task, setup.layout, self._machines[task.machine])
         setup = setup.model_copy(update={"task": told})
-        return self._ray.start_actor(task.id, setup.model_dump_json(), node, share), node.address
+        return self._ray.start_actor(task.id, setup.text(), node, share), node.address
 
 
 RAY = LauncherEntry(RayLauncher, discover=with_ray_machines, facts=LAUNCHER_FACTS["ray"])

@@ -36,7 +36,7 @@ from penstock.train.loop import Loop
 from penstock.train.run import decisions_of, finish, result_of, take_state
 from penstock.train.run_context import run_context
 from penstock.train.run_files.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
-from penstock.train.run_files.records import Events, FolderRecords, KeptEvents, Records
+from penstock.train.run_files.records import Events, FolderRecords, KeptEvents, Records, is_traced
 from penstock.train.run_files.run_folder import METRICS, RunFolder
 from penstock.train.session import Session, run_facts
 from penstock.train.steps.group import RegroupError
@@ -264,7 +264,7 @@ class Worker:
         self._saved: tuple[int, bool] | None = None
         """The step, and whether it was the last, of the newest checkpoint."""
         self._folder = RunFolder(Path(self._setup.run))
-        self._remembered = LastRecords(job.trace_batches)
+        self._remembered = LastRecords(job.trace_batches if is_traced(self._group.rank, self._group.world) else 0)
         member.spans = self._spans
         self._records: Records = FolderRecords(self._folder, job) if self._first else self._remembered
         self._observer = Observer(WARMING, self._inputs.device) if self._setup.measured else None

@@ -45,10 +45,7 @@ class GpuShares:
         """What all workers have found about a matter, by rank. Waits for all of them."""
         answer = self._member.ask("agree", matter=matter)
         if answer.kind == "wait":
-            answer = self._member.ask("agree", matter=matter, finding=find())
-        while answer.kind == "wait":
-            self._pause()
-            answer = self._member.ask("agree", matter=matter)
+            answer = self._member.ask_until_known("agree", matter=matter, finding=find())
         return [str(each) for each in answer.body["findings"]]
 
     def _others(self) -> list[int]:

@@ -4,7 +4,6 @@ by an all-reduce or by parameter servers.
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
@@ -37,9 +36,6 @@ from penstock.train.steps.group import DeviceSums, PlaceWhole, RegroupError
 from penstock.train.steps.update import make_step
 from penstock.wire.coflows import GRADIENTS, within_kind
 from penstock.wire.message import Message
-
-_AGAIN = 0.01
-"""Seconds before the controller is asked again."""
 
 
 class ReductionMethod(Protocol):
@@ -166,24 +162,17 @@ class ClusterWorkerGroup:
     def meet(self, progress: int) -> Round:
         """Wait for all workers; `progress` is how far this one has come."""
         own = self._member.setup.incarnation
-        while True:
-            answer = self._member.ask("join", step=progress, after=self.generation, incarnation=own)
-            if answer.kind == "round":
-                formed = Round(**answer.body)
-                self.generation, self._stopping = formed.generation, False
-                self._evaluated = 0
-                self._parts.exchange.forget_all()
-                return formed
-            self._pause()
+        answer = self._member.ask_until_known("join", step=progress, after=self.generation, incarnation=own)
+        formed = Round(**answer.body)
+        self.generation, self._stopping = formed.generation, False
+        self._evaluated = 0
+        self._parts.exchange.forget_all()
+        return formed
 
     def barrier(self, name: str) -> None:
-        while True:
-            kind = self._member.ask("barrier", generation=self.generation, name=name).kind
-            if kind == "go":
-                return
-            if kind == "over":
-                raise RegroupError
-            self._pause()
+        answer = self._member.ask_until_known("barrier", generation=self.generation, name=name)
+        if answer.kind == "over":
+            raise RegroupError
 
     def holds(self) -> bool:
         """Whether the round is still current, and nothing that the workers share was lost."""
@@ -201,11 +190,6 @@ class ClusterWorkerGroup:
         summing(self.reduction.group)(figures)
         for each, part in zip(own, torch.split(figures, [each.numel() for each in own]), strict=True):
             each.copy_(part.view_as(each) / self.world)
-
-    def _pause(self) -> None:
-        if self._member.stopped.is_set():
-            raise PenstockError("The controller ended the run.", code="closed")
-        time.sleep(_AGAIN)
 
 
 def progress_of(train_state: TrainState) -> int:

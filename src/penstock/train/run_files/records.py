@@ -20,6 +20,13 @@ _LAST = (STAGES.index("compute"), STAGES.index("update"))
 _KEPT_BATCHES = 100
 MOST_SPANS = 4_000
 """Upper bound on the spans that another worker keeps, so that one message holds them."""
+_MOST_TRACED = 64
+"""Upper bound on the workers that keep spans, so that the trace of a thousand can still be opened."""
+
+
+def is_traced(rank: int, world: int) -> bool:
+    """Whether a worker keeps spans: all do, or of very many every second, third and so on."""
+    return rank % -(-world // _MOST_TRACED) == 0
 
 
 class Events:

@@ -17,6 +17,7 @@ import socket
 import ssl
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -98,13 +99,14 @@ def make_credentials(names: Sequence[str], seed: bytes | None = None) -> dict[st
 
     The same secret `seed` gives the same ones: processes that share it need not exchange keys.
     """
+    often = Counter(names)
     for name in names:
         if not _NAME.fullmatch(name):
             raise PenstockError(
                 f"{name!r} cannot name a task: use up to 64 letters, digits and . _ : @ -, a letter or digit first.",
                 code="invalid-value",
             )
-        if names.count(name) > 1:
+        if often[name] > 1:
             raise PenstockError(f"Two tasks are called {name!r}: give each a name of its own.", code="duplicate")
     seed = secrets.token_bytes(_SEED_BYTES) if seed is None else seed
     secret = {name: hmac.digest(seed, name.encode(), "sha256") for name in [*names, _AUTHORITY]}
