@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.facts import Facts
@@ -27,6 +28,17 @@ from penstock.graph.schema import (
 def read_graph(folder: Path) -> GraphData:
     """Map every array of a graph folder. Time and memory depend on the number of fields only."""
     document = read_document(folder)
+    while True:
+        try:
+            return _read(folder, document)
+        except PenstockError:
+            # A segment may have been appended since the document was read: then it names other files.
+            before, document = document, read_document(folder)
+            if document == before:
+                raise
+
+
+def _read(folder: Path, document: GraphDocument) -> GraphData:
     growing = document.segments is not None
     nodes = {name: _open_nodes(nodes_folder(folder, name), info, growing) for name, info in document.node_types.items()}
     edges = {}

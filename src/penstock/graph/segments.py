@@ -82,6 +82,10 @@ class Growth:
     def append(self, added: Addition, progress: Progress = SILENT) -> SegmentInfo:
         """Append a segment, at once: until the last step the graph is what it was."""
         _check_alike(self.graph, added)
+        with writing(self.folder):
+            return self._append(added, progress)
+
+    def _append(self, added: Addition, progress: Progress) -> SegmentInfo:
         target = segment_folder(self.folder, self.name)
         grown = _grown_document(self.document, self.graph, added, self.name)
         for edge_type, info in ((_type_of(each), each) for each in grown.edge_types.values()):
@@ -174,7 +178,8 @@ def compact(folder: Path) -> int:
             if lists != own:
                 # Nobody reads what is there: graph.json names the lists of a segment.
                 shutil.rmtree(own, ignore_errors=True)
-                _copy_folder(lists, own)
+                with writing(own):
+                    _copy_folder(lists, own)
         if held.document.segments is not None:
             held._write(plain)
     return len(segments)
@@ -334,11 +339,10 @@ def _copy_folder(source: Path, target: Path, but: str = "") -> None:
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
         if file.name != but:
-            with writing(target / file.name):
-                try:
-                    os.link(file, target / file.name)
-                except OSError:
-                    shutil.copyfile(file, target / file.name)
+            try:
+                os.link(file, target / file.name)
+            except OSError:
+                shutil.copyfile(file, target / file.name)
 
 
 def _without_known(before: EdgeSet, new: EdgeSet) -> EdgeSet:
@@ -415,8 +419,7 @@ def _write_added(new: EdgeSet, segment: Path, edge_type: EdgeType) -> None:
 def _write_again(path: Path, values: Array) -> None:
     """An array that the graph does not have yet; a killed process may have left one."""
     path.unlink(missing_ok=True)
-    with writing(path):
-        write_array(path, values)
+    write_array(path, values)
 
 
 @njit(nogil=True, cache=True, writes=("indices", "places"))

@@ -1,5 +1,6 @@
 """Segments: tables appended to a graph, whose vertices keep their numbers."""
 
+import errno
 import os
 
 import numpy as np
@@ -9,8 +10,10 @@ import yaml
 import penstock as ps
 from in_process import answer
 from penstock import Graph
-from penstock.graph import segments
+from penstock.graph import folder, segments
 from penstock.graph.ids import StringIds
+from penstock.graph.schema import read_document
+from penstock.graph.segments import append_rows as segments_append_rows
 from penstock.graph.segments import changed_since, compact
 from penstock.graph.tables import append_tables, import_tables
 from refusals import refused
@@ -66,16 +69,16 @@ HEADS = {"user": "id,a,b,drinks,fold,joined", "item": "id", "follows": "s,d", "b
 COUNTS = {"user": USERS, "item": ITEMS, "follows": FOLLOWS, "buys": BUYS}
 
 
-def write_tables(folder, first, last, spec=SPEC):
+def write_tables(place, first, last, spec=SPEC):
     """The rows that steps [first, last) bring, and their spec."""
-    folder.mkdir()
+    place.mkdir()
     for kind, counts in COUNTS.items():
         rows = rows_of(kind)[counts[first - 1] if first else 0 : counts[last - 1]]
         lines = [HEADS[kind], *(",".join(map(str, row)) for row in rows)]
-        (folder / f"{kind}.csv").write_text("\n".join(lines) + "\n")
+        (place / f"{kind}.csv").write_text("\n".join(lines) + "\n")
     spec = {**spec, "nodes": [{**each, "allow_empty": True} for each in spec["nodes"]]}
-    (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
-    return folder / "spec.yaml"
+    (place / "spec.yaml").write_text(yaml.safe_dump(spec))
+    return place / "spec.yaml"
 
 
 @pytest.fixture
@@ -105,9 +108,9 @@ def _named(graph):
     yield from ((name, array) for name, array in found.arrays() if not name.endswith("user/ids"))
 
 
-def files_below(folder):
+def files_below(place):
     """Paths and sizes."""
-    return {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*.npy")}
+    return {str(file.relative_to(place)): file.stat().st_size for file in place.rglob("*.npy")}
 
 
 def test_segments_give_the_graph_that_all_tables_give(grown):
@@ -137,13 +140,13 @@ RING = {
 }
 
 
-def ring_tables(folder, first, count, edges):
+def ring_tables(place, first, count, edges):
     """Vertices [first, count), and edges."""
-    folder.mkdir()
-    (folder / "user.csv").write_text("\n".join(["id", *map(str, range(first, count))]) + "\n")
-    (folder / "to.csv").write_text("\n".join(["s,d", *(f"{s},{d}" for s, d in edges)]) + "\n")
-    (folder / "spec.yaml").write_text(yaml.safe_dump(RING))
-    return folder / "spec.yaml"
+    place.mkdir()
+    (place / "user.csv").write_text("\n".join(["id", *map(str, range(first, count))]) + "\n")
+    (place / "to.csv").write_text("\n".join(["s,d", *(f"{s},{d}" for s, d in edges)]) + "\n")
+    (place / "spec.yaml").write_text(yaml.safe_dump(RING))
+    return place / "spec.yaml"
 
 
 def test_draws_of_unchanged_neighbourhoods_stay(tmp_path):
@@ -175,34 +178,65 @@ def test_losses_are_the_same_before_and_after_compaction(grown, tmp_path):
     assert losses[0] == losses[1] == losses[2]
 
 
+class Killed(BaseException):
+    """Ends an append at once."""
+
+
 @pytest.mark.parametrize(
     "function, calls",
     [("_write_merged", 2), ("write_held_out", 1), ("append_rows", 1), ("append_rows", 4), ("replace_whole", 2)],
 )
 def test_a_kill_leaves_the_graph_as_it_was(function, calls, grown, tmp_path, monkeypatch):
-    graph = tmp_path / "again"
+    graph, left, done = tmp_path / "again", iter(range(1, calls)), getattr(segments, function)
     import_tables(tmp_path / "0" / "spec.yaml", graph)
     import_tables(tmp_path / "0" / "spec.yaml", tmp_path / "copy")
-    child = os.fork()
-    if child == 0:
-        try:
-            done, left = getattr(segments, function), [calls]
 
-            def killed(*given, **more):
-                left[0] -= 1
-                if left[0] == 0:
-                    os._exit(9)
-                return done(*given, **more)
+    def killed(*given, **more):
+        if next(left, None) is None:
+            raise Killed
+        return done(*given, **more)
 
-            setattr(segments, function, killed)
+    with monkeypatch.context() as patch:
+        patch.setattr(segments, function, killed)
+        # A killed process removes nothing.
+        patch.setattr(segments, "tidy", lambda *_: None)
+        with pytest.raises(Killed):
             append_tables(graph, tmp_path / "1" / "spec.yaml")
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    assert same_arrays(graph, tmp_path / "copy")
+    assert (graph / "segments").exists() and same_arrays(graph, tmp_path / "copy")
     for step in (1, 2):
         append_tables(graph, tmp_path / str(step) / "spec.yaml")
     assert same_arrays(graph, grown[1])
+
+
+def test_a_full_disk_leaves_the_graph_as_it_was(grown, tmp_path, monkeypatch):
+    graph, whole = grown
+    later = write_tables(tmp_path / "later", 2, 3, {**SPEC, "edges": []})
+    (tmp_path / "later" / "user.csv").write_text(f"{HEADS['user']}\nv1,1,1,tea,,0\nv2,1,1,tea,test,0\n")
+    (tmp_path / "later" / "item.csv").write_text("id\n")
+    done = []
+
+    def full(path, kept, rows):
+        if done:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done.append(segments_append_rows(path, kept, rows))
+
+    monkeypatch.setattr(segments, "append_rows", full)
+    with refused("write-failed graph"):
+        append_tables(graph, later)
+    assert same_arrays(graph, whole)
+    monkeypatch.setattr(segments, "append_rows", segments_append_rows)
+    assert append_tables(graph, later).nodes == {"user": [150, 152]}
+    assert Graph.open(graph).split("test", "user")[-1] == 151
+
+
+def test_whoever_opens_a_graph_meanwhile_gets_it_whole(grown, monkeypatch):
+    """The document that was read first names lists that are gone."""
+    graph, whole = grown
+    first, read = read_document(graph), folder.read_document
+    compact(graph)
+    answers = iter([first])
+    monkeypatch.setattr(folder, "read_document", lambda path: next(answers, None) or read(path))
+    assert same_arrays(graph, whole)
 
 
 def test_a_killed_compaction_leaves_the_graph_as_it_was(grown, monkeypatch):
