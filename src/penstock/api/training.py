@@ -23,7 +23,7 @@ from penstock.terminal_progress import shown_progress
 from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.internals import Internals
 from penstock.train.job import Job, changed_job
-from penstock.train.run import carry_out_plan, planned_job, resume_run, start_run
+from penstock.train.run import carry_out_plan, continued_job, planned_job, resume_run, start_run
 from penstock.train.run_files.run_folder import CLUSTER, RunFolder
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 
@@ -140,6 +140,8 @@ def train(
     `cluster` names a cluster file (docs/cluster.md), or says 2x2 for two machines of two workers, all on this host; a
     graph that is only in memory is cut into the run folder then. `gpus` trains on so many GPUs of this host, with a
     process for each.
+    `from_run` names an earlier run, with whose weights and embeddings this one begins; what the arguments leave open is
+    as in that run's job.
     `plan` names a plan (docs/planning.md), which holds its job and its cluster; `fields` may change what it does not
     depend on.
     A run folder or a plan may name code, such as its `module`: it is run with `trust_module`, or if `module` names it
@@ -166,7 +168,7 @@ def train(
         if isinstance(model, str):
             fields["model"] = model
         internals = {name: fields.pop(name) for name in stopping if name in Internals.model_fields}
-        return _started(graph, module, cluster, gpus, job, fields, internals, given, force, shown)
+        return _started(graph, module, cluster, gpus, job, fields, internals, given, force, shown, trust_module)
 
 
 def _resumed(
@@ -209,11 +211,14 @@ def _started(
     given: GivenFunctions,
     force: bool,
     progress: Progress,
+    trust_module: bool,
 ) -> Run:
     """A new run, on one machine or on a cluster."""
     opened = opened_or_named(graph, fields)
     if opened is not None:
         fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
+    if job is None and (earlier := fields.get("from_run")) is not None:
+        job, fields = continued_job(Path(earlier), fields, trust_module), {}
     chosen = changed_job(job, fields, internals=internals)
     if cluster is None and gpus is None:
         return _reported(start_run(chosen, opened, module, force, progress, given), progress, opened, module, given)

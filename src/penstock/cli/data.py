@@ -32,6 +32,7 @@ from penstock.terminal_progress import shown_progress
 if TYPE_CHECKING:
     from penstock.graph import Graph
     from penstock.graph.inspect import DegreeReport, Inspection
+    from penstock.graph.schema import SegmentInfo
 
 
 # `penstock data inspect`: a graph at a glance.
@@ -85,6 +86,7 @@ def as_fields(found: "Inspection", source: str) -> dict[str, Any]:
         "degree": {"mean": found.degree.mean, "max": found.degree.max},
         "isolated": found.isolated,
         "bytes": found.nbytes,
+        "segments": [each.model_dump() for each in _segments_of(found.path)],
         "warnings": found.warnings,
     }
 
@@ -97,7 +99,10 @@ def _report(found: "Inspection", source: str) -> RenderableType:
     size = f"{counted(vertices, 'vertices')}, {counted(edges, 'edges')}, {memory}{disk}"
     head = f"[bold]{escape(found.name)}[/bold]  {size}"
     parts: list[RenderableType] = [head, f"[dim]{escape(str(found.path or source))}[/dim]", ""]
-    parts += [_node_table(found), "", _edge_table(found), "", *_degrees(found.degree), "", _warnings(found)]
+    parts += [_node_table(found), "", _edge_table(found), ""]
+    for segment in _segments_of(found.path):
+        parts += [f"[bold]Segment {segment.name}[/bold]", *map(escape, _segment_lines(segment)), ""]
+    parts += [*_degrees(found.degree), "", _warnings(found)]
     return Group(*parts)
 
 
@@ -221,6 +226,67 @@ def import_command(
         thing = "edges" if what == "dropped" else "vertices"
         lines.append(f"  {what}: " + ", ".join(f"{counted(count, thing)} of {name}" for name, count in counts.items()))
     answer(as_json, {**_fields(graph, out, took), **notes}, *_lines(graph), *lines, _written(out, took))
+
+
+# `penstock data append` and `penstock data compact`: segments of a graph that grows.
+
+
+def append_command(
+    graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph folder.")],
+    tables: Annotated[
+        Path, typer.Option("--with", metavar="SPEC", help="A spec (.yaml) of the new rows, like that of the import.")
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Add vertices and edges to a graph, as a segment; old vertices keep their numbers.
+
+    Example: [bold]penstock data append data/shop --with june/spec.yaml[/bold]
+    """
+    from penstock.graph.tables import append_tables
+
+    with measured() as took, shown_progress(as_json) as progress:
+        segment = append_tables(graph, tables, progress)
+    added = {"nodes": {name: stop - first for name, (first, stop) in segment.nodes.items()}, "edges": segment.edges}
+    answer(
+        as_json,
+        {"path": str(graph), "segment": segment.name, **added, **took.fields()},
+        *_segment_lines(segment),
+        _written(f"segment {segment.name} of {graph}", took),
+    )
+
+
+def compact_command(
+    graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph folder.")], as_json: JsonOption = False
+) -> None:
+    """Make a graph with segments a plain one, with the same vertices and edges.
+
+    Example: [bold]penstock data compact data/shop[/bold]
+    """
+    from penstock.graph.segments import compact
+
+    with measured() as took:
+        segments = compact(graph)
+    answer(
+        as_json,
+        {"path": str(graph), "segments": segments, **took.fields()},
+        f"{graph}: {counted(segments, 'segments')} compacted in {took.seconds:.1f} s.",
+    )
+
+
+def _segment_lines(segment: "SegmentInfo") -> list[str]:
+    """A line for each node type and each edge type that a segment has added to."""
+    nodes = [
+        f"  {name}: {counted(stop - first, 'vertices')} from {first:,} on"
+        for name, (first, stop) in segment.nodes.items()
+    ]
+    return nodes + [f"  {key}: {counted(count, 'edges')}" for key, count in segment.edges.items()]
+
+
+def _segments_of(folder: Path | None) -> "list[SegmentInfo]":
+    """The segments of a graph folder; none where the graph is no folder."""
+    from penstock.graph.schema import DOCUMENT, read_document
+
+    return (read_document(folder).segments or []) if folder is not None and (folder / DOCUMENT).is_file() else []
 
 
 def export_command(
@@ -370,6 +436,8 @@ data = typer.Typer(
 )
 data.command("import")(import_command)
 data.command("inspect")(inspect_command)
+data.command("append")(append_command)
+data.command("compact")(compact_command)
 data.command("prepare")(prepare_command)
 data.command("export")(export_command)
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 def train_command(
     job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="A run folder to go on from.")] = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option("--from", help="An earlier run: begin with its weights; its job too, if none is named."),
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="A cluster file, or 2x2: two machines of two workers here.")
     ] = None,
@@ -50,7 +54,11 @@ def train_command(
     Example: penstock train --plan plan.json
 
     Example: penstock train --resume runs/synthetic-arxiv-sage-1
+
+    Example: penstock train --from runs/may --graph data/june --epochs 2
     """
+    if from_run is not None:
+        fields["from_run"] = str(from_run)
     with shown_progress(as_json, _opening(job, resume, plan, fields)) as progress:
         run = _trained(job, resume, cluster, gpus, plan, force, trust_module, fields, progress)
     if as_json:
@@ -85,7 +93,8 @@ def _trained(
     if job is not None:
         refuse_value_of_switch(str(job))
     # Errors of the job are reported before torch is imported, which takes seconds.
-    chosen = chosen_job(job, fields) if plan is None and resume is None else None
+    named = job is not None or "from_run" not in fields
+    chosen = chosen_job(job, fields) if plan is None and resume is None and named else None
     with importing(progress, "torch"):
         from penstock.api import train
     if plan is not None:
@@ -97,6 +106,9 @@ def _trained(
         return train(plan=plan, force=force, progress=progress, trust_module=trust_module, **fields)
     if chosen is not None:
         return train(job=chosen, cluster=cluster, gpus=gpus, force=force, progress=progress)
+    if resume is None:
+        ways: Any = {"cluster": cluster, "gpus": gpus, "force": force}
+        return train(**ways, progress=progress, trust_module=trust_module, **fields)
     if any(each is not None for each in (job, cluster, gpus)) or set(fields) - {"epochs", "module"}:
         raise PenstockError(
             "A resumed run keeps its job: give --resume, and --epochs to train longer.", code="conflicting-options"

@@ -87,6 +87,10 @@ def embed_command(
     run: RunArgument,
     out: OutOption,
     node_type: Annotated[str | None, typer.Option("--type", help="The node type to embed.")] = None,
+    changed_since: Annotated[
+        str | None,
+        typer.Option(metavar="SEGMENT", help="Update the table in --out by what this segment and later ones changed."),
+    ] = None,
     graph: GraphOption = None,
     trust_module: TrustOption = False,
     force: ForceOption = False,
@@ -96,9 +100,25 @@ def embed_command(
     """Write vertex embeddings with the ids of your tables.
 
     Example: penstock embed runs/synthetic-arxiv-sage-1 --out embeddings.npz
+
+    Example: penstock embed runs/may --out embeddings.parquet --changed-since 3
     """
     given = {"graph": graph, "trust_module": trust_module, "unchecked": unchecked}
+    if changed_since is not None:
+        _update_rows(run, out, changed_since, node_type, as_json, given)
+        return
     _write_rows("Embedding", "embed_run", run, out, node_type, force, as_json, given)
+
+
+def _update_rows(run: Path, out: Path, since: str, node_type: str | None, as_json: bool, given: dict[str, Any]) -> None:
+    """Compute the rows that segments have changed, and write them into the table."""
+    with measured() as cost, shown_progress(as_json, f"Embedding what changed with the run in {run}.") as progress:
+        with importing(progress, "torch"):
+            from penstock.train.use import embed_changes
+        given["graph"] = opened_graph(given["graph"])
+        rows, computed = embed_changes(run, out, since, node_type, progress=progress, **given)
+    fields = {"path": str(out), "rows": rows, "computed": computed, **cost.fields()}
+    answer(as_json, fields, f"{counted(computed, 'rows')} of {rows:,} computed again in {out}")
 
 
 def opened_graph(graph: str | None) -> "Graph | None":

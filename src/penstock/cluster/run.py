@@ -32,8 +32,8 @@ from penstock.train.checks import data_notes
 from penstock.train.dataset.labels import check_uncut
 from penstock.train.dataset.prepared_graph import choose_task, open_data, prepared
 from penstock.train.job import Job, stored_job, write_job
-from penstock.train.run import Decisions, change_epochs, plan_of, with_more_epochs
-from penstock.train.run_files.checkpoints import take_newest, write_state
+from penstock.train.run import Decisions, change_epochs, facts_of_start, plan_of, read_start, with_more_epochs
+from penstock.train.run_files.checkpoints import START, take_newest, write_state
 from penstock.train.run_files.records import add_workers
 from penstock.train.run_files.run_folder import CLUSTER, EVENTS, PARTS, PLAN, RunFolder, check_code, found_anywhere
 from penstock.train.whole.memory import WHOLE_STEPS
@@ -133,8 +133,12 @@ def _start(
     documents = {CLUSTER: cluster_text(cluster)} | ({} if plan is None else {PLAN: plan_text(plan)})
     name = f"{name}-{job.model_name}".replace("/", "-")
     decided = {} if given_threads else {"threads": threads}
-    folder = RunFolder.create(job, name, force, {"model": job.model_name, "decided": decided}, documents)
+    start = None if job.from_run is None else read_start(Path(job.from_run), progress)
+    facts = {"model": job.model_name, "decided": decided, **facts_of_start(start)}
+    folder = RunFolder.create(job, name, force, facts, documents)
     try:
+        if start is not None:
+            write_state(folder.checkpoints / START, start)
         if graph is not None:
             _cut_and_note(graph, job, cluster, folder, progress)
             assert cluster.partition is not None

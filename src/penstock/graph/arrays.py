@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from penstock.errors import PenstockError
-from penstock.graph.files import open_bytes, open_regular, take_blocks
+from penstock.graph.files import open_bytes, open_regular, replace_whole, take_blocks
 
 # Plain `.npy` files: opened mapped, written through files, appended to while their length is unknown.
 
@@ -33,11 +33,16 @@ _DAMAGED_MEMBER = OSError, ValueError, EOFError, RuntimeError, OverflowError, zi
 """Exceptions that reading a damaged zip file raises; a changed version or flag is a RuntimeError."""
 
 
-def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | None = None) -> Array:
-    """Map an `.npy` file read-only, after checking that it is complete and matches its document."""
+def open_array(
+    path: Path, dtype: str | None = None, shape: tuple[int, ...] | None = None, growing: bool = False
+) -> Array:
+    """Map an `.npy` file read-only, after checking that it is complete and matches its document.
+
+    A `growing` file has the rows that its document counts, whatever its header says, and perhaps more behind them.
+    """
     try:
         with open_regular(path) as file:
-            return _mapped(file, path, dtype, shape)
+            return _mapped(file, path, dtype, shape, growing)
     except FileNotFoundError:
         raise PenstockError(
             f"{path} is missing: the folder is incomplete, make or copy it again.", code="damaged-file"
@@ -48,9 +53,14 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
         ) from None
 
 
-def _mapped(file: BinaryIO, path: Path, dtype: str | None, shape: tuple[int, ...] | None) -> Array:
+def _mapped(
+    file: BinaryIO, path: Path, dtype: str | None, shape: tuple[int, ...] | None, growing: bool = False
+) -> Array:
     stored_shape, fortran, stored_dtype = read_header(file)
     offset, size = file.tell(), os.fstat(file.fileno()).st_size
+    if growing and shape is not None and stored_shape[1:] == tuple(shape[1:]):
+        stored_shape = tuple(shape)
+        size = min(size, offset + math.prod(shape) * stored_dtype.itemsize)
     expected = offset + math.prod(stored_shape) * stored_dtype.itemsize
     if size != expected:
         raise PenstockError(
@@ -163,9 +173,49 @@ def write_array(path: Path, values: Array) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_bytes(path, "xb") as file:
         _write_header(file, values.shape, values.dtype)
-        rows = max(1, _COPY_BYTES // max(1, values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))))
-        for start in range(0, len(values), rows):
-            file.write(np.ascontiguousarray(values[start : start + rows]).data)
+        _write_rows(file, values)
+
+
+def append_rows(path: Path, kept: int, rows: Array) -> None:
+    """Write rows behind the first `kept` of a file, durably; its header keeps its number of rows (`settle_rows`)."""
+    with open_bytes(path, "r+b") as file:
+        header = read_header(file)
+        begin, about = file.tell(), os.fstat(file.fileno())
+        if begin == _HEADER_BYTES and about.st_nlink == 1:
+            file.truncate(begin + kept * header.dtype.itemsize * math.prod(header.shape[1:]))
+            file.seek(0, os.SEEK_END)
+            _write_rows(file, rows.astype(header.dtype, copy=False))
+            file.flush()
+            os.fsync(file.fileno())
+            return
+    # The header has no room for another number, or another folder has the same file: from now on it is this one's own.
+    before = open_array(path, shape=(kept, *header.shape[1:]), growing=True)
+
+    def write(file: BinaryIO) -> None:
+        _write_header(file, (kept + len(rows), *header.shape[1:]), header.dtype)
+        _write_rows(file, before)
+        _write_rows(file, rows.astype(header.dtype, copy=False))
+
+    replace_whole(path, write, durable=True)
+
+
+def settle_rows(path: Path, count: int) -> None:
+    """Have a file end with its first `count` rows, and its header say so."""
+    with open_bytes(path, "r+b") as file:
+        header = read_header(file)
+        end = file.tell() + count * header.dtype.itemsize * math.prod(header.shape[1:])
+        if file.tell() == _HEADER_BYTES and header.shape[0] != count:
+            file.seek(0)
+            _write_header(file, (count, *header.shape[1:]), header.dtype)
+        if os.fstat(file.fileno()).st_size > end:
+            file.truncate(end)
+
+
+def _write_rows(file: BinaryIO, values: Array) -> None:
+    """Write rows in slices, so that a mapped source is never held in memory completely."""
+    rows = max(1, _COPY_BYTES // max(1, values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))))
+    for start in range(0, len(values), rows):
+        file.write(np.ascontiguousarray(values[start : start + rows]).data)
 
 
 class ArrayWriter:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.facts import Facts
@@ -27,11 +28,23 @@ from penstock.graph.schema import (
 def read_graph(folder: Path) -> GraphData:
     """Map every array of a graph folder. Time and memory depend on the number of fields only."""
     document = read_document(folder)
-    nodes = {name: _open_nodes(nodes_folder(folder, name), info) for name, info in document.node_types.items()}
+    while True:
+        try:
+            return _read(folder, document)
+        except PenstockError:
+            # A segment may have been appended since the document was read: then it names other files.
+            before, document = document, read_document(folder)
+            if document == before:
+                raise
+
+
+def _read(folder: Path, document: GraphDocument) -> GraphData:
+    growing = document.segments is not None
+    nodes = {name: _open_nodes(nodes_folder(folder, name), info, growing) for name, info in document.node_types.items()}
     edges = {}
     for info in document.edge_types.values():
         edge_type = (info.source, info.relation, info.destination)
-        edges[edge_type] = _open_edges(edges_folder(folder, edge_type), info, nodes[info.destination].count)
+        edges[edge_type] = _open_edges(lists_folder(folder, info), info, nodes[info.destination].count)
     return GraphData(nodes, edges, document.name, folder, document.origin)
 
 
@@ -94,7 +107,12 @@ def write_document(graph: GraphData, folder: Path) -> None:
         edge_types={edge_key(kind): describe_edges(kind, edges) for kind, edges in graph.edges.items()},
         origin=graph.origin,
     )
-    write_new(folder / DOCUMENT, json.dumps(document.model_dump(exclude_none=True), indent=1) + "\n")
+    write_new(folder / DOCUMENT, document_text(document))
+
+
+def document_text(document: GraphDocument) -> str:
+    """The text of `graph.json`."""
+    return json.dumps(document.model_dump(exclude_none=True), indent=1) + "\n"
 
 
 def describe_nodes(nodes: NodeSet) -> NodeInfo:
@@ -134,6 +152,17 @@ def edges_folder(folder: Path, edge_type: EdgeType) -> Path:
     return folder / "edges" / file_name(edge_key(edge_type))
 
 
+def segment_folder(folder: Path, segment: str) -> Path:
+    """Where the files of a segment live."""
+    return folder / "segments" / segment
+
+
+def lists_folder(folder: Path, info: EdgeInfo) -> Path:
+    """Where an edge type's lists live: with the graph's own arrays, or with a segment that has added to them."""
+    place = folder if info.lists is None else segment_folder(folder, info.lists)
+    return edges_folder(place, (info.source, info.relation, info.destination))
+
+
 def index_type(edges: EdgeSet) -> Literal["int32", "int64"]:
     """The integer type in which a folder stores neighbour numbers."""
     return "int32" if edges.indices.dtype == np.int32 else "int64"
@@ -143,13 +172,14 @@ def _describe_field(values: Array, categories: list[str] | None) -> FieldInfo:
     return FieldInfo(dtype=str(values.dtype), shape=list(values.shape), categories=categories)
 
 
-def _open_nodes(folder: Path, info: NodeInfo) -> NodeSet:
-    fields = {key: _open_field(folder, key, field) for key, field in info.fields.items()}
+def _open_nodes(folder: Path, info: NodeInfo, growing: bool) -> NodeSet:
+    fields = {key: _open_field(folder, key, field, growing) for key, field in info.fields.items()}
     splits = {
-        key: open_array(folder / f"split.{file_name(key)}.npy", "int64", (size,)) for key, size in info.splits.items()
+        key: open_array(folder / f"split.{file_name(key)}.npy", "int64", (size,), growing)
+        for key, size in info.splits.items()
     }
     categories = {key: field.categories for key, field in info.fields.items() if field.categories is not None}
-    ids = _open_ids(folder, info)
+    ids = _open_ids(folder, info, growing)
     nodes = NodeSet(info.count, fields, splits, ids, categories, info.first, info.total)
     strings = {"ids.offsets": ids.offsets, "ids.bytes": ids.data} if isinstance(ids, StringIds) else {}
     nodes.facts = Facts(folder, {**_by_file("field", fields), **_by_file("split", splits), **strings})
@@ -177,16 +207,15 @@ def _by_file(kind: str, arrays: dict[str, Array]) -> dict[str, Array]:
     return {f"{kind}.{file_name(key)}": values for key, values in arrays.items()}
 
 
-def _open_field(folder: Path, key: str, info: FieldInfo) -> Array:
-    return open_array(folder / f"field.{file_name(key)}.npy", info.dtype, tuple(info.shape))
+def _open_field(folder: Path, key: str, info: FieldInfo, growing: bool = False) -> Array:
+    return open_array(folder / f"field.{file_name(key)}.npy", info.dtype, tuple(info.shape), growing)
 
 
-def _open_ids(folder: Path, info: NodeInfo) -> Ids | None:
+def _open_ids(folder: Path, info: NodeInfo, growing: bool) -> Ids | None:
     if info.ids is None:
         return None
     if info.ids == "integer":
-        return open_array(folder / "ids.npy", "int64", (info.count,))
-    return StringIds(
-        open_array(folder / "ids.offsets.npy", "int64", (info.count + 1,)),
-        open_array(folder / "ids.bytes.npy", "uint8"),
-    )
+        return open_array(folder / "ids.npy", "int64", (info.count,), growing)
+    offsets = open_array(folder / "ids.offsets.npy", "int64", (info.count + 1,), growing)
+    size = (max(0, int(offsets[-1])),) if growing else None
+    return StringIds(offsets, open_array(folder / "ids.bytes.npy", "uint8", size, growing))

@@ -15,6 +15,8 @@ EdgeType = tuple[str, str, str]
 FORMAT = "penstock-graph"
 VERSION = 1
 DOCUMENT = "graph.json"
+_SEGMENT = r"^[0-9]{1,9}$"
+"""Names of segments are numbers: they are parts of paths."""
 _LONGEST_NAME = 200
 """Bytes of a name in a path; file systems take 255, and files have a prefix and a suffix."""
 
@@ -48,6 +50,15 @@ class EdgeInfo(StrictDocument):
     index_dtype: Literal["int32", "int64"]
     fields: dict[str, FieldInfo] = Field(default_factory=dict)
     held_out: dict[str, int] = Field(default_factory=dict)
+    lists: str | None = Field(default=None, pattern=_SEGMENT, description="the segment that has the lists, if one has")
+
+
+class SegmentInfo(StrictDocument):
+    """Vertices and edges that were appended together."""
+
+    name: str = Field(pattern=_SEGMENT)
+    nodes: dict[str, list[int]] = Field(description="by node type, the first new vertex and the one behind the last")
+    edges: dict[str, int] = Field(description="by edge type, how many edges are new")
 
 
 class GraphDocument(StrictDocument):
@@ -59,6 +70,10 @@ class GraphDocument(StrictDocument):
     node_types: dict[str, NodeInfo]
     edge_types: dict[str, EdgeInfo]
     origin: dict[str, Any] = Field({}, description="where the graph came from: recipe, seed, spec")
+    segments: list[SegmentInfo] | None = Field(
+        default=None,
+        description="what was appended; with it, files of vertices may hold more rows than are counted",
+    )
 
     @property
     def is_part(self) -> bool:
@@ -153,6 +168,11 @@ def read_document(folder: Path) -> GraphDocument:
                 raise PenstockError(
                     f"{path}: {key} names node type {end!r}, which does not exist.", code="invalid-document"
                 )
+        known = [each.name for each in document.segments or []]
+        if edges.lists is not None and edges.lists not in known:
+            raise PenstockError(
+                f"{path}: {key} has its lists in segment {edges.lists}, which does not exist.", code="invalid-document"
+            )
         if key != (stored := edge_key((edges.source, edges.relation, edges.destination))):
             raise PenstockError(
                 f"{path}: edge type {key!r} is described as {stored!r}: give both the same name.",

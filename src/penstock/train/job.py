@@ -112,6 +112,11 @@ class TrainOptions(StrictDocument):
         0, ge=0, le=1 << 16, description="threads that compute; 0: all cores; another number rounds sums differently"
     )
     run: str | None = Field(None, description="the run folder to write; runs/<graph>-<model>-<n> by default")
+    from_run: str | None = Field(
+        None,
+        description="an earlier run, with whose best weights and vertex embeddings this one begins"
+        " (docs/training.md#runs-that-begin-where-another-ended)",
+    )
 
 
 class JobFields(

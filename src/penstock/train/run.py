@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from penstock.cost.profile import DECIDING, MeasuredMachine, this_machine
@@ -31,8 +32,9 @@ from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
 from penstock.train.checks import check_job, data_notes
 from penstock.train.compute_device import STEPS, device_memory
+from penstock.train.dataset.labels import learned_labels
 from penstock.train.finalists import settle
-from penstock.train.job import Job, changed_job, stored_job, write_job
+from penstock.train.job import JOB, Job, changed_job, read_job, stored_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, load_optimiser, rates_on_device
 from penstock.train.run_context import run_context
@@ -62,8 +64,11 @@ def start_run(
     left_open = [] if job.threads else ["threads"]
     job = job.model_copy(update={**fixed, **_options_of(module)})
     job = with_order_costs(job, built=module is not None)
+    start = None if job.from_run is None else read_start(Path(job.from_run), progress)
     with run_context(job):
         session = make_session(job, graph, module, progress=progress, given=given)
+        if start is not None:
+            begin_with(session, start)
         session.decided.update({name: fixed[name] for name in left_open})
         check_job(job, session.task, has_validation(session.task))
         for note in [*data_notes(session.graph, job, session.task.name), session.inputs.note]:
@@ -74,7 +79,7 @@ def start_run(
         job = session.job
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model_name
         name = f"{session.graph.name}-{model}".replace("/", "-")
-        facts = {"model": model, **run_facts(session), "given": given.names()}
+        facts = {"model": model, **run_facts(session), "given": given.names(), **facts_of_start(start)}
         folder = RunFolder.create(job, name, force, facts, {} if plan is None else {PLAN: plan_text(plan)})
         session.folder = folder.path
         if plan is not None:
@@ -82,6 +87,98 @@ def start_run(
             return _run(session, folder, TrainState(), progress)
         objects = {"graph": graph is not None and graph.path is None, "model": module is not None, **given.names()}
         return _run(session, folder, TrainState(), progress, [name for name, there in objects.items() if there])
+
+
+# A run that begins with the weights and embeddings of an earlier one. Its optimiser and its schedule begin anew, and
+# once its first checkpoint is written it needs the earlier run no more.
+
+
+def continued_job(run: Path, changes: Mapping[str, Any], trust_module: bool) -> Job:
+    """The job of a run that begins where `run` ended, where no job is named: that of `run`, with a user's changes.
+
+    If it names code, that needs `trust_module`, unless the changes name the model's again.
+    """
+    RunFolder.open(run)
+    job = read_job(run / JOB, {"run": None, **changes, "from_run": str(run)})
+    check_code(job, run, trust_module, changes.get("module"))
+    return job
+
+
+def read_start(run: Path, progress: Progress = SILENT) -> dict[str, Any]:
+    """The best weights and embeddings of an earlier run, and what of its record tells whether they fit."""
+    folder = RunFolder.open(run)
+    state = read_best(folder.checkpoints, progress)
+    learned, tables = state.get("learned"), state.get("tables")
+    if not isinstance(learned, dict) or not isinstance(tables, dict):
+        raise PenstockError(f"The checkpoints of {run} hold no weights: name another run.", code="unsupported-version")
+    rows = {name: table.get("rows") for name, table in tables.items() if isinstance(table, dict)}
+    graph = folder.facts.get("graph", {})
+    known = {"labels": folder.facts.get("labels"), "features": graph.get("features")}
+    return {"run": str(run), "learned": learned, "rows": rows, **known}
+
+
+def begin_with(session: Session, start: Mapping[str, Any]) -> None:
+    """Load what `read_start` found into a session that has made no step, or say why it does not fit."""
+    problem = _misfit(session, start)
+    if problem is not None:
+        raise PenstockError(
+            f"The run cannot begin with the weights of {start['run']}: {problem}.", code="mismatched-inputs"
+        )
+    session.learned.load_state_dict(start["learned"])
+    session.inputs.begin_with(start["rows"])
+
+
+def facts_of_start(start: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What run.json says of the beginning of a run that starts from an earlier one."""
+    if start is None:
+        return {}
+    embeddings = {name: len(rows) for name, rows in start["rows"].items()}
+    return {"from": {"run": start["run"], "embeddings": embeddings}}
+
+
+def _misfit(session: Session, start: Mapping[str, Any]) -> str | None:
+    """Why a session cannot begin with weights of an earlier run, as a clause with what to do; None where it can."""
+    learned, own = learned_labels(start["labels"], start["run"]), session.task.learned
+    for what in ("task", "type", "classes", "words"):
+        if learned is not None and (there := getattr(learned, what)) != (here := getattr(own, what)):
+            return f"its labels have {what} {_shortly(there)}, and the job's {_shortly(here)}; train anew"
+    for name, there in (start["features"] or {}).items():
+        here = session.inputs.widths.get(name)
+        if here != there and name not in start["rows"]:
+            return (
+                f"it read {there} numbers of each vertex {name!r}, and the job reads {here or 'none'}; give a graph"
+                " with the same columns"
+            )
+    theirs, ours = start["learned"], session.learned.state_dict()
+    for name in [*ours, *(each for each in theirs if each not in ours)]:
+        there, here = (_shape(weights.get(name)) for weights in (theirs, ours))
+        if there != here:
+            return f"its weights {name!r} are {there}, and the job's {here}; give the model's fields as that run had"
+    if start["rows"].keys() != session.inputs.tables.keys():
+        there, here = (sorted(each) or "nothing" for each in (start["rows"], session.inputs.tables))
+        return f"it learned embeddings of {there}, and the job of {here}; give features to the same node types"
+    for name, rows in start["rows"].items():
+        width, count = session.inputs.widths[name], session.graph.nodes[name].count
+        if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.ndim != 2 or rows.shape[1] != width:
+            return f"its embeddings of {name!r} do not have rows of {width} numbers; set `embedding` as that run had"
+        if len(rows) > count:
+            return (
+                f"it learned embeddings of {len(rows):,} vertices {name!r}, and the graph has {count:,}; give a graph"
+                " that only gained vertices"
+            )
+    return None
+
+
+def _shape(weights: Any) -> str:
+    return "x".join(map(str, weights.shape)) or "one number" if isinstance(weights, torch.Tensor) else "missing"
+
+
+def _shortly(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
+
+
+_LONG = 80
 
 
 def carry_out_plan(plan: Plan, job: Job, force: bool = False, progress: Progress = SILENT) -> RunFolder:

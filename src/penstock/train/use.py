@@ -11,18 +11,22 @@ import torch
 from pyarrow import compute
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, mapped_file
 from penstock.graph.data import SPLITS, NodeSet
+from penstock.graph.folder import read_graph
 from penstock.graph.graph import Graph
+from penstock.graph.schema import edge_key
+from penstock.graph.segments import changed_since
 from penstock.partition import open_partition, stitch
 from penstock.progress import SILENT, Progress
 from penstock.train.build import make_session
 from penstock.train.dataset.labels import learned_labels
 from penstock.train.dataset.prepared_graph import IN_MEMORY
+from penstock.train.layerwise.host import reached
 from penstock.train.run_context import generators_kept
 from penstock.train.run_files.checkpoints import read_best
 from penstock.train.run_files.run_folder import PARTS, RUN, RunFolder, check_code
-from penstock.train.run_files.table_file import check_table_file, write_table
+from penstock.train.run_files.table_file import check_table_file, read_vectors, write_table
 from penstock.train.session import Session
 from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores, TripleTask
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, without_given_metric
@@ -74,6 +78,85 @@ def embed_run(path: Path, out: Path, node_type: str | None = None, force: bool =
         return pa.table({"id": ids, "embedding": _list_column(values.float().cpu().numpy())})
 
     return _write_rows(path, out, force, rows, **opened)
+
+
+def embed_changes(path: Path, out: Path, since: str, node_type: str | None = None, **opened: Any) -> tuple[int, int]:
+    """Bring a table of embeddings up to date with the segment `since` of the graph and those after it, atomically.
+
+    Rows that did not change stay as they are in `out`. Returns its rows, and how many of them were computed.
+    """
+    if out.suffix.lower() not in (".parquet", ".npz"):
+        raise PenstockError(f"{out} cannot be updated: keep embeddings as .parquet or .npz.", code="unknown-name")
+    known, before = read_vectors(out, "embedding")
+    progress = opened.get("progress", SILENT)
+    session = open_session(path, **opened)
+    name = _chosen_type(session.graph, node_type, session)
+    nodes, (rows, first) = session.graph.nodes[name], _changed_rows(session, name, since)
+    ids = original_ids(nodes, np.arange(nodes.count))
+    again = f"write all rows with `penstock embed {path} --out {out} --force`."
+    if len(known) not in (first, nodes.count) or not _same_ids(known, ids[: len(known)]):
+        raise PenstockError(
+            f"{out} has {len(known):,} rows, and not those of the {first:,} vertices {name!r} before segment {since}:"
+            f" {again}",
+            code="mismatched-inputs",
+        )
+    same = np.setdiff1d(np.arange(0, first, max(1, first // _COMPARED)), rows)
+    wanted = np.union1d(rows, same)
+    found = session.inference().outputs({name: wanted}, progress, hidden=session.task.head is None)[name]
+    computed, place = found.float().cpu().numpy(), np.searchsorted(wanted, same)
+    near = 1e-3 * np.abs(computed).max(initial=0)
+    if before.shape[1:] != computed.shape[1:] or not np.allclose(computed[place], before[same], 1e-2, near, True):
+        raise PenstockError(
+            f"{out} holds embeddings of other weights or columns than {path} has: {again}", code="mismatched-inputs"
+        )
+    values = np.empty((nodes.count, computed.shape[1]), np.float32)
+    values[: len(before)] = before
+    values[rows] = computed[np.searchsorted(wanted, rows)]
+    write_table(pa.table({"id": ids, "embedding": _list_column(values)}), out)
+    return nodes.count, len(rows)
+
+
+def _same_ids(known: pa.Array, ids: pa.Array) -> bool:
+    try:
+        return bool(known.cast(ids.type).equals(ids))
+    except pa.ArrowException:
+        return False
+
+
+_COMPARED = 16
+"""Unchanged rows that are computed too, to find that a table is not of this run."""
+
+
+def _changed_rows(session: Session, name: str, since: str) -> tuple[Array, int]:
+    """The vertices of a type whose embeddings the segment `since` and later ones have changed, ascending; and how many
+    there were before.
+    """
+    graph, reach = session.graph, session.reach()
+    stored = None if graph.path is None else read_graph(graph.path)
+    for kind in {kind for kinds in reach.hops for kind in kinds}:
+        known = None if stored is None else stored.edges.get(kind)
+        if known is None or mapped_file(known.indices) != mapped_file(graph.edges[kind].indices):
+            raise PenstockError(
+                f"The run reads lists {edge_key(kind)} that are not those of the graph's folder, since edges are held"
+                " out of them or added: embed all vertices.",
+                code="unsupported-combination",
+            )
+    assert graph.path is not None
+    changed, model = changed_since(graph.path, since), session.model
+    layers = total = len(reach.hops)
+    if getattr(model, "layerwise", False):
+        total = int(model.num_layers)  # type: ignore[arg-type]
+        layers = session.inference().depth({name}, session.task.head is None)
+    read = [reach.of_layer(number, total) for number in range(layers)]
+    none = np.empty(0, np.int64)
+    first = dict(changed.new)
+    if session.list_weight or getattr(model, "needs_totals", True):
+        # A layer reads how long its sources' lists are.
+        for kind, rows in changed.destinations.items():
+            first[kind[2]] = np.union1d(first.get(kind[2], none), rows)
+    lists = [{kind: changed.destinations.get(kind, none) for kind in kinds} for kinds in read]
+    new = changed.new.get(name, none)
+    return reached(graph, first, lists)[name], graph.nodes[name].count - len(new)
 
 
 def _write_rows(

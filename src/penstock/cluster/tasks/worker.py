@@ -33,9 +33,17 @@ from penstock.store.parts import PushMissing, StepPast
 from penstock.train.compute_device import STEPS, DeviceFull, device_memory, is_host_full
 from penstock.train.job import Job, stored_job
 from penstock.train.loop import Loop
-from penstock.train.run import decisions_of, finish, result_of, take_state
+from penstock.train.run import begin_with, decisions_of, finish, result_of, take_state
 from penstock.train.run_context import run_context
-from penstock.train.run_files.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
+from penstock.train.run_files.checkpoints import (
+    START,
+    TrainState,
+    pack_state,
+    read_best,
+    read_state,
+    take_newest,
+    unpack_state,
+)
 from penstock.train.run_files.records import Events, FolderRecords, KeptEvents, Records, is_traced
 from penstock.train.run_files.run_folder import METRICS, RunFolder
 from penstock.train.session import Session, run_facts
@@ -259,6 +267,8 @@ class Worker:
         member.counts = self._counts
         self._first = self._group.rank == 0
         self._train_state, self._from_file = TrainState(), True
+        self._begun = self._group.rank == 0 or job.from_run is None
+        """Whether this worker has the weights of its train state: the first one gives others those of `from_run`."""
         self._stuck: tuple[tuple[int, int], float] | None = None
         """(step, round) at which a step first failed without a known loss, and the time."""
         self._saved: tuple[int, bool] | None = None
@@ -366,12 +376,14 @@ class Worker:
             take = partial(take_state, self._session)
             self._train_state = take_newest(self._folder.checkpoints, self._progress, take).train_state
             self._saved = self._train_state.step, self._train_state.done
+        elif self._session.job.from_run is not None:
+            begin_with(self._session, read_state(self._folder.checkpoints / START))
 
     def _catch_up(self) -> bool:
         """Join the next round; a worker that is behind loads the state of the furthest. Returns whether it was the last
         round.
         """
-        own = progress_of(self._train_state)
+        own = progress_of(self._train_state) if self._begun else 0
         formed = self._group.meet(own)
         last: list[dict[str, Any]] = []
         if own < formed.step:
@@ -379,7 +391,7 @@ class Worker:
             self._train_state, last = take_state(self._session, state, name_of(formed.source)), state[_LAST]
             # If the first worker is lost before it has written them, this one may be asked for them next.
             self._remembered.metrics = list(last)
-            self._from_file = False
+            self._from_file, self._begun = False, True
         self._inputs.step = self._train_state.step
         if formed.source == 0 and self._from_file:
             self._inputs.settle()

@@ -1,5 +1,6 @@
 """The input rows of a model where features and embeddings are at their owners."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -68,6 +69,7 @@ class PartedInputs(Inputs):
         self.shared_bytes = 0
         """Bytes of this worker's shares of features that lie in the memories of several GPUs."""
         self._waiting: dict[str, Any] = {}
+        self._first_rows: Mapping[str, Array] = {}
         self._clipped = job.clip > 0
         self._rank, self._world = setup.task.rank, setup.layout.world
         self.device, self._field, self._repeats = device, job.features, False
@@ -127,15 +129,22 @@ class PartedInputs(Inputs):
         """Keep a checkpoint's tables until `settle`; another worker's state has none, as owners keep theirs."""
         self._waiting = state
 
+    def begin_with(self, tables: Mapping[str, Array]) -> None:
+        """Keep the rows of an earlier run until `settle`: owners may be past the first step."""
+        self._first_rows = tables
+
     def settle(self) -> None:
-        """Have the owners load what was restored last."""
+        """Have the owners load what was restored last, or rows of an earlier run."""
         state, self._waiting = self._waiting, {}
+        rows, self._first_rows = self._first_rows, {}
+        if rows:
+            state = self._begun_with(rows)
         if state:
             super().restore(state)
 
     def stay(self) -> None:
         """Drop what was restored last: the owners are further ahead."""
-        self._waiting = {}
+        self._waiting, self._first_rows = {}, {}
 
     def begin_round(self, number: int) -> None:
         """Tell the owners the run's step after the workers have met for the round of this number."""

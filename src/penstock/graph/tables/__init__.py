@@ -7,6 +7,6 @@ divided on disk (`bucket_files`). `export` goes the other way.
 """
 
 from penstock.graph.tables.export import export_tables
-from penstock.graph.tables.importer import ImportPlan, import_tables, plan_import
+from penstock.graph.tables.importer import ImportPlan, append_tables, import_tables, plan_import
 
-__all__ = ["ImportPlan", "export_tables", "import_tables", "plan_import"]
+__all__ = ["ImportPlan", "append_tables", "export_tables", "import_tables", "plan_import"]

@@ -296,7 +296,7 @@ class EdgeTable:
         return lost
 
     def _creates(self, nodes: NodeTable) -> bool:
-        return nodes.table is None or self.spec.dangling == "create"
+        return nodes.grows_by_edges or (self.spec.dangling == "create" and nodes.table is not None)
 
     def _create(
         self,

@@ -1,8 +1,9 @@
 """From a spec to the fields its tables give, and from fields to arrays on disk."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -44,6 +45,12 @@ def feature_fields(specs: list[FeatureSpec]) -> list[Field]:
         if spec.categorical != "codes"
     ]
     return [FeatureField(parts), *fields] if parts else fields
+
+
+def standardise_as(fields: list[Field], moments: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Use known means and deviations for the columns among the fields; returns those that are still to be learned."""
+    matrix = next((field for field in fields if isinstance(field, FeatureField)), None)
+    return matrix.standardise_as(moments) if matrix else []
 
 
 def standardised(fields: list[Field]) -> dict[str, list[float | list[float]]]:
@@ -89,6 +96,14 @@ class FeatureField(Field):
         """The columns the first pass needs."""
         return [part.column for part in self._parts if part.learns]
 
+    def standardise_as(self, moments: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Use known means and deviations; returns the columns that are still to be learned."""
+        for part in self._parts:
+            if isinstance(part, _Numbers) and part.column in moments:
+                part.use(*moments[part.column])
+        self.learns = any(part.learns for part in self._parts)
+        return self.learned_columns
+
     def standardised(self) -> dict[str, list[float | list[float]]]:
         """[mean, deviation] of every standardised column; lists of them where the column holds lists."""
         return {part.column: part.moments() for part in self._parts if isinstance(part, _Numbers) and part.learns}
@@ -100,9 +115,14 @@ class _Numbers:
     role: Role = "number"
 
     def __init__(self, column: str, standardise: bool) -> None:
-        self.column, self.learns = column, standardise
+        self.column, self.learns, self._standardise = column, standardise, standardise
         self._numbers = NumberColumn(column)
         self._count, self._mean, self._squares = 0, np.zeros(1), np.zeros(1)
+        self._given: Array | None = None
+
+    def use(self, mean: float | list[float], deviation: float | list[float]) -> None:
+        """Standardise with a mean and a deviation that are known."""
+        self._mean, self._given, self.learns = np.atleast_1d(mean), np.atleast_1d(deviation), False
 
     def learn(self, chunk: TableChunk) -> None:
         """Merge a chunk's mean and squared deviations (Chan's rule: no cancellation, whatever the scale)."""
@@ -120,7 +140,7 @@ class _Numbers:
 
     def rows(self, chunk: TableChunk) -> Array:
         values = self._read(chunk)
-        return (values - self._mean) / self._deviation() if self.learns else values
+        return (values - self._mean) / self._deviation() if self._standardise else values
 
     def moments(self) -> list[float | list[float]]:
         mean, deviation = self._mean.tolist(), self._deviation().tolist()
@@ -129,10 +149,12 @@ class _Numbers:
     def _read(self, chunk: TableChunk) -> Array:
         values = self._numbers.read(chunk)
         values = values[:, None] if values.ndim == 1 else values
-        return values.astype(np.float64, copy=False) if self.learns else values
+        return values.astype(np.float64, copy=False) if self._standardise else values
 
     def _deviation(self) -> Array:
         """A constant column has deviation 0, up to rounding, and is only shifted to 0."""
+        if self._given is not None:
+            return self._given
         deviation: Array = np.sqrt(self._squares / max(1, self._count))
         return np.where(deviation > _ROUNDING * np.abs(self._mean), deviation, 1.0)
 

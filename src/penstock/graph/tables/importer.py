@@ -2,7 +2,8 @@
 
 import shutil
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +14,16 @@ import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.graph.csr import index_dtype
-from penstock.graph.data import EdgeSet
+from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.files import new_folder
 from penstock.graph.folder import nodes_folder, write_document
 from penstock.graph.graph import Graph
-from penstock.graph.schema import EdgeType, edge_key
+from penstock.graph.schema import EdgeType, SegmentInfo, edge_key
+from penstock.graph.segments import Addition, growing
 from penstock.graph.tables.bucket_files import READING_MB, MemoryBound
 from penstock.graph.tables.columns import Field
 from penstock.graph.tables.edges import EdgeTable
-from penstock.graph.tables.fields import standardised
+from penstock.graph.tables.fields import standardise_as, standardised
 from penstock.graph.tables.lists import write_spool
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import Table, TableChunk
@@ -45,15 +47,21 @@ def import_tables(
     spec_path = Path(spec_path)
     spec = read_spec(spec_path)
     bound = None if memory_gb is None else MemoryBound(memory_gb)
-    with new_folder(Path(out), force) as folder:
-        try:
-            _build(spec, spec_path.parent, folder, bound, progress)
-        except pa.ArrowException as error:
-            problem = str(error).split("\n")[0].rstrip(".")
-            raise PenstockError(
-                f"A column of {spec_path}'s tables cannot be read as asked ({problem}).", code="wrong-type"
-            ) from error
+    with new_folder(Path(out), force) as folder, _readable_columns(spec_path):
+        _build(spec, spec_path.parent, folder, bound, progress)
     return Graph.open(out)
+
+
+@contextmanager
+def _readable_columns(spec_path: Path) -> Iterator[None]:
+    """Errors of Arrow about a table's columns become a sentence."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        problem = str(error).split("\n")[0].rstrip(".")
+        raise PenstockError(
+            f"A column of {spec_path}'s tables cannot be read as asked ({problem}).", code="wrong-type"
+        ) from error
 
 
 def _build(spec: Spec, tables: Path, folder: Path, bound: MemoryBound | None, progress: Progress) -> None:
@@ -63,6 +71,15 @@ def _build(spec: Spec, tables: Path, folder: Path, bound: MemoryBound | None, pr
         for each in spec.nodes
     }
     edges = [EdgeTable(each, tables, nodes[each.type[0]], nodes[each.type[2]], bound) for each in spec.edges]
+    node_sets, edge_sets = _read_all(nodes, edges, folder, bound, progress)
+    write_document(Graph(node_sets, edge_sets, spec.name, folder, _origin(spec, nodes, edges)), folder)
+
+
+def _read_all(
+    nodes: dict[str, NodeTable], edges: list[EdgeTable], folder: Path, bound: MemoryBound | None, progress: Progress
+) -> tuple[dict[str, NodeSet], dict[EdgeType, EdgeSet]]:
+    """All tables as arrays in a folder."""
+    work = folder / "spool"
     with ExitStack() as stack:
         for table in nodes.values():
             stack.callback(table.close)
@@ -81,7 +98,89 @@ def _build(spec: Spec, tables: Path, folder: Path, bound: MemoryBound | None, pr
             )
         edge_sets |= made
     shutil.rmtree(work, ignore_errors=True)
-    write_document(Graph(node_sets, edge_sets, spec.name, folder, _origin(spec, nodes, edges)), folder)
+    return node_sets, edge_sets
+
+
+# Tables that are appended to a graph as a segment.
+
+
+def append_tables(graph: str | Path, spec_path: str | Path, progress: Progress = SILENT) -> SegmentInfo:
+    """Add the vertices and edges of tables to a graph folder, as a segment; the spec is that of its import.
+
+    Old vertices keep their numbers, and the graph is what it was until the segment is complete. Memory holds the ids of
+    the node types in the spec, and the new edges.
+    """
+    spec_path = Path(spec_path)
+    with growing(Path(graph)) as held, _readable_columns(spec_path):
+        known = held.graph
+        spec = _as_imported(read_spec(spec_path), known)
+        nodes = {
+            each.type: NodeTable(
+                each,
+                spec_path.parent,
+                nodes_folder(held.work, each.type),
+                nodes_folder(held.work / "spool", each.type),
+                None,
+                known.nodes[each.type],
+            )
+            for each in spec.nodes
+        }
+        edges = [
+            EdgeTable(each, spec_path.parent, nodes[each.type[0]], nodes[each.type[2]], None) for each in spec.edges
+        ]
+        _standardise_as_imported(nodes, edges, known)
+        node_sets, edge_sets = _read_all(nodes, edges, held.work, None, progress)
+        distinct = [kind for each in spec.edges if each.deduplicate for kind in (each.type, each.reverse_type) if kind]
+        added = {name: each for name, each in node_sets.items() if each.count}
+        return held.append(Addition(added, edge_sets, frozenset(distinct)), progress)
+
+
+def _as_imported(spec: Spec, graph: GraphData) -> Spec:
+    """The spec with the words and types that the graph's arrays have."""
+    wanted: list[tuple[str, Any, Any]] = [(each.type, each, graph.nodes.get(each.type)) for each in spec.nodes]
+    wanted += [(edge_key(each.type), each, graph.edges.get(each.type)) for each in spec.edges]
+    for name, table, known in wanted:
+        if known is None:
+            raise PenstockError(
+                f"The graph has no type {name}: segments add to types that there are; import the tables together.",
+                code="unknown-name",
+            )
+        if getattr(table, "relation", None) is not None:
+            raise PenstockError(
+                f"{name} takes its relations from a column: import such tables together, they cannot be appended.",
+                code="unsupported-combination",
+            )
+        for feature in table.features:
+            if feature.categorical == "codes":
+                feature.categories = known.categories.get(feature.column)
+            elif feature.categorical and feature.categories is None:
+                raise PenstockError(
+                    f"Column {feature.column!r} of {name} is one-hot, and the graph does not say which word is which"
+                    " column: give `categories` in the spec, sorted as in the import.",
+                    code="option-missing",
+                )
+        for column in table.fields:
+            if column.name in known.fields:
+                column.dtype = column.dtype or str(known.fields[column.name].dtype)
+                column.categories = known.categories.get(column.name)
+        label = getattr(table, "label", None)
+        if label is not None and "y" in known.fields:
+            label.categories = known.categories.get("y")
+            if label.kind == "multi-label" and label.columns is None:
+                label.classes = known.fields["y"].shape[1]
+    return spec
+
+
+def _standardise_as_imported(nodes: dict[str, NodeTable], edges: list[EdgeTable], graph: GraphData) -> None:
+    """Columns are standardised by the means and deviations of the import, which the graph's origin has."""
+    moments = graph.origin.get("standardised", {})
+    for name, table in (nodes | {each.key: each for each in edges}).items():
+        if left := standardise_as(table.fields, moments.get(name, {})):
+            raise PenstockError(
+                f"Column {left[0]!r} of {name} is to be standardised, and the graph does not say with which mean:"
+                " append with the spec of its import.",
+                code="mismatched-inputs",
+            )
 
 
 def _origin(spec: Spec, nodes: dict[str, NodeTable], edges: list[EdgeTable]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from penstock.graph.arrays import Array, ArrayWriter, open_array
 from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS, DrawnSplit, NodeSet
 from penstock.graph.folder import write_ids
+from penstock.graph.ids import StringIds
 from penstock.graph.tables.addresses import DataFile
 from penstock.graph.tables.bucket_files import MemoryBound
 from penstock.graph.tables.columns import LabelField
@@ -37,21 +38,39 @@ class IndexFullError(Exception):
 class NodeTable:
     """A node type: its table, if it has one, and the index of its ids, in memory or on disk.
 
-    `target` is the folder of its arrays, `work` one for files that are not kept.
+    `target` is the folder of its arrays, `work` one for files that are not kept. The table may add to `known` vertices:
+    they keep their numbers, and the arrays are those of new ones alone.
     """
 
-    def __init__(self, spec: NodeSpec, folder: Path, target: Path, work: Path, bound: MemoryBound | None) -> None:
-        self.spec = spec
+    def __init__(
+        self,
+        spec: NodeSpec,
+        folder: Path,
+        target: Path,
+        work: Path,
+        bound: MemoryBound | None,
+        known: NodeSet | None = None,
+    ) -> None:
+        self.spec, self._before = spec, known
+        self.first = 0 if known is None else known.count
+        """The number of the first vertex that the table may add."""
         self.on_disk: DiskIndex | None = None
         self._target, self._work, self._bound = target, work, bound
         self.fields = node_fields(spec)
-        self.table_rows = 0
+        self.table_rows = self.first
         self._index: IdIndex | None = new_index(spec.id_type) if spec.id_type else None
+        if known is not None:
+            self._index = _index_of(known)
         self._final_count = 0
         self._label = next((field for field in self.fields if isinstance(field, LabelField)), None)
         self._marks: ArrayWriter | None = None
         self._places: list[tuple[int, DataFile, int]] = []
         self.table = self._open(folder) if spec.files else None
+
+    @property
+    def grows_by_edges(self) -> bool:
+        """Whether every id in an edge table becomes a vertex: the type has no table, here or before."""
+        return self.table is None and (self._before is None or not self._before.fields)
 
     @property
     def count(self) -> int:
@@ -126,9 +145,12 @@ class NodeTable:
             ids = self.on_disk.ids()
         else:
             ids = self._index.ids() if self._index else None
+            if self._before is not None and self._index is not None and ids is not None:
+                new = self._index.some(self.first, count)
+                ids = StringIds.from_arrow(new) if self.kind == "string" else new.to_numpy(zero_copy_only=False)
             write_ids(ids, self._target)
         self._final_count, self._index, self.on_disk = count, None, None
-        return NodeSet(count, fields, splits, ids, writers.categories())
+        return NodeSet(count - self.first, fields, splits, ids, writers.categories())
 
     def close(self) -> None:
         """Close the files that are still open, after an error too."""
@@ -141,7 +163,7 @@ class NodeTable:
         roles = roles_of(self.fields)
         if self.spec.split and self.spec.split.column:
             roles[self.spec.split.column] = "text"
-        kind = self.spec.id_type or ("string" if roles.get(str(self.spec.id)) == "text" else None)
+        kind = self.kind or ("string" if roles.get(str(self.spec.id)) == "text" else None)
         roles[str(self.spec.id)] = f"{kind} id" if kind else "id"
         return Table(self.spec, folder, f"node type {self.spec.type}", roles)
 
@@ -181,6 +203,8 @@ class NodeTable:
         )
 
     def _place(self, number: int) -> str:
+        if number < self.first:
+            return "the graph"
         begins, file, start = self._places[bisect_right(self._places, number, key=lambda place: place[0]) - 1]
         return f"{file}, row {start + number - begins + 1}"
 
@@ -207,12 +231,26 @@ class NodeTable:
         with ExitStack() as stack:
             paths = {name: self._target / f"split.{name}.npy" for name in SPLITS}
             writers = [stack.enter_context(ArrayWriter(path, np.int64)) for path in paths.values()]
-            drawn = DrawnSplit(self.table_rows, marks, split.ratios, split.seed) if split.ratios else None
-            for start, stop in ranges(self.table_rows, _SPLIT_ROWS):
+            rows = self.table_rows - self.first
+            drawn = DrawnSplit(rows, marks, split.ratios, split.seed) if split.ratios else None
+            for start, stop in ranges(rows, _SPLIT_ROWS):
                 codes = drawn.codes(start, stop) if drawn else np.asarray(marks)[start:stop]
                 for code, writer in enumerate(writers):
-                    writer.append(start + np.flatnonzero(codes == code))
+                    writer.append(self.first + start + np.flatnonzero(codes == code))
         return {name: open_array(path) for name, path in paths.items()}
+
+
+_ADDED_IDS = 1 << 20
+
+
+def _index_of(known: NodeSet) -> IdIndex:
+    """An index of the ids that vertices have."""
+    index = new_index("string" if isinstance(known.ids, StringIds) else "integer")
+    for start, stop in ranges(known.count, _ADDED_IDS):
+        rows = np.arange(start, stop)
+        some = rows if known.ids is None else known.ids.take(rows)
+        index.add(some.to_arrow() if isinstance(some, StringIds) else pa.array(some, pa.int64()))
+    return index
 
 
 def id_kind(chunk: TableChunk, column: str) -> IdKind:

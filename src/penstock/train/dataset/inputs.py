@@ -389,6 +389,19 @@ class Inputs:
                 )
             table.restore(state[name])
 
+    def begin_with(self, tables: Mapping[str, Array]) -> None:
+        """Begin with rows of an earlier run: old vertices keep theirs by number, those behind them stay as they were
+        initialised, and the optimiser of rows begins anew.
+        """
+        self.restore(self._begun_with(tables))
+
+    def _begun_with(self, tables: Mapping[str, Array]) -> dict[str, Any]:
+        """The state of the tables, which have made no step, with rows of an earlier run."""
+        state = {name: table.state() for name, table in self.tables.items()}
+        for name, rows in tables.items():
+            state[name]["rows"] = np.concatenate([rows, state[name]["rows"][len(rows) :]])
+        return state
+
     def _width(self, graph: Graph, name: str, job: Job) -> int:
         if name in self.tables:
             return job.embedding_width

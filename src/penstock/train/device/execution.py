@@ -12,13 +12,13 @@ from penstock.train.device.placed import Placed, Shared
 from penstock.train.execution.loaded import LoadedExecution, SharedExecution
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Pause, Session, Steps
-from penstock.train.steps.edges import EdgeSource
 from penstock.train.steps.engine import Course, Engine
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.host_drawn import HostDrawing
 from penstock.train.steps.sources import (
     BatchDrawing,
     DeviceDrawing,
+    EdgeSource,
     Order,
     ShareOrder,
     VertexCompute,

@@ -116,6 +116,40 @@ def frontiers(graph: Graph, wanted: dict[str, Array], hops: Sequence[list[EdgeTy
     return needed
 
 
+def reached(graph: Graph, first: dict[str, Array], layers: Sequence[Mapping[EdgeType, Array]]) -> dict[str, Array]:
+    """The vertices whose outputs change with the rows of the vertices `first`, by type, ascending.
+
+    For each layer, inputs first, `layers` has the relations that it reads, with the vertices whose lists have changed.
+    """
+    marks = {name: np.zeros(nodes.count, np.bool_) for name, nodes in graph.nodes.items()}
+    for name, rows in first.items():
+        marks[name][rows] = True
+    for lists in layers:
+        after = {name: mark.copy() for name, mark in marks.items()}
+        for kind, changed in lists.items():
+            edges, mark, out = graph.edges[kind], marks[kind[0]], after[kind[2]]
+            out[changed] = True
+
+            def work(start: int, stop: int, edges: EdgeSet = edges, mark: Array = mark, out: Array = out) -> None:
+                _mark_readers(edges.indptr, edges.indices, mark, start, stop, out)
+
+            if mark.any():
+                run_blocks(work, len(out), _ROWS)
+        marks = after
+    return {name: np.flatnonzero(mark) for name, mark in marks.items()}
+
+
+@njit(nogil=True, cache=True, writes=("out",))
+def _mark_readers(indptr: Array, indices: Array, mark: Array, first: int, last: int, out: Array) -> None:
+    """Mark the rows among [first, last) whose lists have a marked source."""
+    for row in range(first, last):
+        if not out[row]:
+            for k in range(indptr[row], indptr[row + 1]):
+                if mark[indices[k]]:
+                    out[row] = True
+                    break
+
+
 def _mark_in_parallel(edges: EdgeSet, rows: Array, mark: Array) -> None:
     """Mark the vertices that some rows read. Threads may write the same mark twice, in any order."""
 

@@ -190,6 +190,13 @@ class Inference:
                 return self._by_layers(wanted, progress, hidden)
             return self._by_neighbourhoods(wanted, progress)
 
+    def depth(self, types: set[str], hidden: bool) -> int:
+        """The layers that outputs of some types take, where the model is computed layer by layer."""
+        # With jumping knowledge the final output is computed after the last layer, else by it; the last layer may
+        # compute only rows of the target type.
+        last = self._model.needs_all_outputs and (self._target is None or types == {self._target})
+        return int(self._model.num_layers) - (1 if hidden and not last else 0)
+
     def prepare_times(self) -> None:
         """Must be called by all workers of a run before `at_times`."""
         self.plan.start({}, 0, 0)
@@ -217,10 +224,7 @@ class Inference:
         return self.plan.in_parts(count, compute)
 
     def _by_layers(self, wanted: dict[str, Array], progress: Progress, hidden: bool) -> dict[str, torch.Tensor]:
-        # With jumping knowledge the final output is computed after the last layer, else by it; the last layer may
-        # compute only rows of the target type.
-        last = self._model.needs_all_outputs and (self._target is None or set(wanted) == {self._target})
-        layers = self._model.num_layers - (1 if hidden and not last else 0)
+        layers = self.depth(set(wanted), hidden)
         asked = {name: self.plan.ids(name, rows) for name, rows in wanted.items() if len(rows)}
         fetch: Fetch = self.plan.first
         kept: dict[str, list[torch.Tensor]] = {name: [] for name in asked}

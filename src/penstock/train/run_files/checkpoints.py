@@ -218,6 +218,8 @@ def checked_train_state(raw: Any, file: Path) -> TrainState:
 
 # Checkpoints: the newest few and the best model, each a file that appears whole.
 
+START = "start.ckpt"
+"""What a run on a cluster begins with if it starts from an earlier run; removed with the first checkpoint."""
 FIRST_S = 10.0
 """Seconds until a process writes its first timed checkpoint. The interval doubles until it is `checkpoint_minutes`: a
 job that is killed early loses little.
@@ -248,6 +250,7 @@ class Checkpoints:
         self._write(self._folder / f"step-{step:012d}.ckpt", state)
         self._written = self._clock()
         self._cost = self._written - began
+        (self._folder / START).unlink(missing_ok=True)
         if step > 0:
             self._wait = min(self._seconds, 2 * self._wait)
         for old in _numbered(self._folder)[: -self._keep]:

@@ -84,6 +84,7 @@ def found_anywhere(job: Job) -> dict[str, Any]:
         "loss": None if job.loss is None else user_module_location(job.loss),
         "metrics": [user_module_location(name) for name in job.metrics],
         "callbacks": [user_module_location(name) for name in job.callbacks],
+        "from_run": None if job.from_run is None else resolved(job.from_run),
     }
 
 

@@ -5,12 +5,13 @@ import io
 import json
 import math
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.files import open_lines, open_text, replace_whole, write_whole, writing
+from penstock.graph.files import check_regular, open_lines, open_text, replace_whole, write_whole, writing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +45,28 @@ def write_table(table: "pa.Table", out: Path) -> None:
     """Write a table in the format of its extension. The file gets its name when it is complete."""
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_whole(out, lambda file: WRITERS[out.suffix.lower()](table, file))
+
+
+def read_vectors(file: Path, column: str) -> tuple[Any, Any]:
+    """The ids (an array of Arrow or of NumPy) and the matrix of a table that `write_table` wrote."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        check_regular(file)
+        if file.suffix.lower() == ".npz":
+            with np.load(file, allow_pickle=False) as arrays:
+                return pa.array(arrays["id"]), arrays[column]
+        table = pq.read_table(file, columns=["id", column])
+        vectors = table[column].combine_chunks()
+        return table["id"].combine_chunks(), vectors.flatten().to_numpy().reshape(len(vectors), -1)
+    except FileNotFoundError:
+        raise PenstockError(f"{file} does not exist: write all rows first.", code="file-not-found") from None
+    except (OSError, ValueError, KeyError, pa.ArrowException, zipfile.BadZipFile) as error:
+        raise PenstockError(
+            f"{file} is not a table of {column} in Parquet or .npz ({error}): write all rows again.", code="wrong-file"
+        ) from None
 
 
 def _write_parquet(table: "pa.Table", file: IO[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Sources of batches of vertices for bursts, at fixed addresses: an epoch's order, keys and labels, and its drawing.
+"""Sources of batches of vertices or edges for bursts, at fixed addresses: an epoch's order, keys, labels, its drawing.
 
 A source combines two parts: the order of an epoch, which is all items or this worker's shares of the batches, and a
 drawing, by the device or by host threads (`host_drawn`).
@@ -23,10 +23,12 @@ from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import PADDED, PADDING, DeviceBlock, DrawnRows, Room
 from penstock.sampling.device.epoch import NEVER, DeviceEpoch, batch_keys, shuffled
 from penstock.sampling.device.hops import Tables
+from penstock.sampling.device.links import EdgeSeeds
 from penstock.sampling.device.program import DeviceProgram
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
 from penstock.sampling.device.typed import TypedSlot
+from penstock.sampling.links.batcher import WholeEdgeBatch
 from penstock.store.device.copies import zeros_for_copies
 from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.traced import BATCHES, launches, memory_for
@@ -554,3 +556,45 @@ class ShareOrder(Order):
             places[number, : len(seeds)] = np.searchsorted(schedule.items, seeds)
             counts[number], wholes[number] = len(seeds), len(planned.seeds)
         return _EpochShares(places.reshape(-1), counts, wholes)
+
+
+# Batches of edges: the device draws edges, negatives and neighbourhoods.
+
+
+class FixedLinks(NamedTuple):
+    """What a loss reads of a batch's edges beside its labels: how many there are, on the device."""
+
+    whole: WholeEdgeBatch
+
+
+class EdgeSource(VertexSource):
+    """Batches of edges and their negatives, whose ends are the seeds. An epoch's order has the positions of its edges
+    among the schedule's items.
+    """
+
+    def _bring_items(self, session: Session, device: torch.device) -> None:
+        self._task = cast(Any, session.task)
+        values = self._task.labels_of(self._schedule.items)
+        self._values = None if values is None else torch.from_numpy(values).to(device)
+        """The labels of the items; None where only their edges are learned."""
+
+    def _arrange(self, places: Tensor) -> None:
+        self.epoch.order.copy_(places)
+
+    def _add_labels(self, batch: MiniBatch, slot: Slot) -> None:
+        pairs, values, size = slot.beginning, self._values, slot.room.rows[0]
+        assert isinstance(pairs, EdgeSeeds)
+        of_batch = None
+        if values is not None:
+            of_batch = torch.zeros(size, dtype=values.dtype, device=values.device)
+        batch.labels = self._task.fixed_labels(pairs, of_batch)
+        whole: Any = pairs.sizes[0], pairs.sizes[1]
+        batch.links = FixedLinks(WholeEdgeBatch(*whole))
+
+    def draw(self, slot: VertexSlot) -> None:
+        """Launch the draw of the batch, and the copy of its edges' labels."""
+        slot.slot.draw(self.epoch)
+        pairs = slot.slot.beginning
+        assert isinstance(pairs, EdgeSeeds)
+        if self._values is not None and launches(pairs.items, rows=len(pairs.items), of=self._values[:, None]):
+            torch.index_select(self._values, 0, pairs.items, out=slot.batch.labels["values"])
