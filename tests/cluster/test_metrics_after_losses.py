@@ -79,7 +79,7 @@ class Acting(Worker):
 
     def __init__(self, rank, folder, saved, formed):
         self._first, self._folder, self._saved_states = rank == 0, folder, saved
-        self._train_state, self._from_file = TrainState(), True
+        self._train_state, self._from_file, self._begun = TrainState(), True, True
         if self._first and "state" in saved:
             self._train_state = TrainState(**saved["state"]["standing"])
         self._remembered = LastRecords()

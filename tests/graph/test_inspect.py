@@ -290,6 +290,7 @@ def test_command_as_json(command, tmp_path):
         "isolated": 1,
         "bytes": Graph.open(tmp_path / "graph").nbytes,
         "warnings": inspect_graph(healthy([*RING, (2, 2)], count=9)).warnings,
+        "segments": [],
     }
 
 

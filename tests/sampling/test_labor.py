@@ -76,6 +76,21 @@ def test_the_number_drawn_is_the_fanout_in_the_mean_and_batches_are_smaller():
     assert np.mean([len(batch.vertices["node"]) for batch in batches]) < 0.9 * np.mean(independent)
 
 
+def test_neighbouring_batches_can_share_their_draws():
+    """A batch is drawn with the numbers of the first that it shares them with, and reads much of what that read."""
+    graph = power_law_graph()
+    seeds = np.random.default_rng(0).permutation(graph.num_nodes)[:400].reshape(8, 50)
+    shared, alone = Labor(graph, [5, 5], shared_draws=4), Labor(graph, [5, 5])
+    batches = [shared.sample(some, BatchKey(1, 2, number)) for number, some in enumerate(seeds)]
+    for number, (some, batch) in enumerate(zip(seeds, batches, strict=True)):
+        assert_same_batch(batch, alone.sample(some, BatchKey(1, 2, number - number % 4)))
+    apart = [alone.sample(some, BatchKey(1, 2, number)) for number, some in enumerate(seeds)]
+    read, read_apart = (
+        np.unique(np.concatenate([batch.vertices["node"] for batch in some[:4]])) for some in (batches, apart)
+    )
+    assert len(read) < 0.8 * len(read_apart)
+
+
 def test_the_same_batches_on_any_number_of_threads():
     sampler = Labor(power_law_graph(), [5, 4, 3])
     seeds = np.random.default_rng(0).permutation(2000).reshape(40, 50)

@@ -117,7 +117,7 @@ def test_unequal_machines_and_servers(place, tmp_path):
 @pytest.mark.parametrize(
     "fields",
     [
-        pytest.param({"sampler": "labor"}, marks=pytest.mark.long),
+        pytest.param({"sampler": "labor", "shared_draws": 2}, marks=pytest.mark.long),
         {"time": "t", "seed_time": "when", "epochs": 2},
         pytest.param(
             {"time": "t", "seed_time": "when", "model": "transformer", "heads": 2, "time_width": 4, "epochs": 1},

@@ -31,7 +31,7 @@ def train_command(
     resume: Annotated[Path | None, typer.Option("--resume", help="A run folder to go on from.")] = None,
     from_run: Annotated[
         Path | None,
-        typer.Option("--from", help="An earlier run: begin with its weights; its job too, if none is named."),
+        typer.Option("--from", help="A run whose weights, and job if none is named, to begin with."),
     ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="A cluster file, or 2x2: two machines of two workers here.")
@@ -50,8 +50,6 @@ def train_command(
     Example: penstock train job.yaml --lr 0.01
 
     Example: penstock train job.yaml --cluster cluster.yaml
-
-    Example: penstock train --plan plan.json
 
     Example: penstock train --resume runs/synthetic-arxiv-sage-1
 

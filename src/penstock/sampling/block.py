@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
 from penstock.graph.data import GraphData
-from penstock.graph.hashing import key_of
+from penstock.graph.hashing import key_of, keys_of
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 
@@ -62,6 +62,22 @@ class BatchKey(NamedTuple):
     def purpose(self, what: str) -> np.uint64:
         """The key of a separate random stream within the batch: roots, negatives, dropout."""
         return key_of(self.seed, BATCH, self.epoch, self.batch, what)
+
+
+class Purpose(NamedTuple):
+    """A separate random stream of batches, which so many neighbouring batches of an epoch share."""
+
+    name: str
+    batches: int = 1
+
+    def key(self, of: BatchKey) -> np.uint64:
+        """The stream's key in a batch."""
+        return of._replace(batch=of.batch - of.batch % self.batches).purpose(self.name)
+
+    def keys(self, seed: int, epoch: int, batches: int) -> Array:
+        """Its keys in all batches of an epoch, as uint64."""
+        numbers = np.arange(batches)
+        return keys_of(seed, BATCH, epoch, batches, self.name)[numbers - numbers % self.batches]
 
 
 ONLY: EdgeType = ("", "", "")

@@ -222,7 +222,18 @@ def _number_or_folder(value: object) -> object:
     return number
 
 
-class DrawOptions(StrictDocument):
+class LaborOptions(StrictDocument):
+    """What only sampler labor has."""
+
+    shared_draws: int = Field(
+        1,
+        ge=1,
+        description="labor: neighbouring batches of an epoch that draw by the same random numbers, and so read many of"
+        " the same rows",
+    )
+
+
+class DrawOptions(LaborOptions):
     """How the neighbourhoods of a batch are sampled. `sampler_table.SamplerOptions` adds the names of samplers."""
 
     @property

@@ -4,7 +4,8 @@ All destinations of a hop see the same uniform number r_u of a source vertex u, 
 Each edge is as likely as with k neighbours for each vertex, but destinations agree on their choice, so that a batch has
 fewer vertices. The number drawn varies: k on average for lists longer than k, the whole list for others. Because the
 random number depends only on the source, the owners of a partitioned graph's parts decide by themselves and still
-agree.
+agree. Where neighbouring batches share their draws as well (`shared_draws`; Balin et al., 2023, call them dependent
+minibatches), they read many of the same vertices, whose rows need not be read again.
 
 Estimator: Horvitz and Thompson's. An edge's weight is 1 / min(1, k / d_v), so that the weighted sum is unbiased for the
 list's sum and, divided by `totals`, for its mean. (The plain mean of what was drawn would vary less and be biased.)
@@ -21,8 +22,16 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
-from penstock.sampling.block import BatchKey, Block, MiniBatch
-from penstock.sampling.entry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts, rule
+from penstock.sampling.block import BatchKey, Block, MiniBatch, Purpose
+from penstock.sampling.entry import (
+    DrawOptions,
+    GraphSource,
+    LaborOptions,
+    SamplerEntry,
+    SamplerSettings,
+    plain_fanouts,
+    rule,
+)
 from penstock.sampling.homogeneous import WholeGraph, whole_graph
 from penstock.sampling.lists import DrawnNeighbours, PerThread, Readable, Readers, Rows, check_seeds, numbered, rows_for
 from penstock.sampling.neighbours import ALL, check_fanouts
@@ -38,23 +47,30 @@ class Labor:
     """
 
     def __init__(
-        self, graph: Graph, fanouts: Sequence[int], original: Array | None = None, edges: bool = False
+        self,
+        graph: Graph,
+        fanouts: Sequence[int],
+        original: Array | None = None,
+        edges: bool = False,
+        shared_draws: int = 1,
     ) -> None:
         whole = whole_graph(graph, "Labor", original)
         names = None if original is None else {whole.node_type: original}
         (kind,) = graph.edges
-        self._set_up(Readable({whole.node_type: whole.count}, {kind: SharedLists(whole)}, names), fanouts, edges)
+        lists = Readable({whole.node_type: whole.count}, {kind: SharedLists(whole)}, names)
+        self._set_up(lists, fanouts, edges, shared_draws)
 
     @classmethod
-    def over(cls, readable: Readable, fanouts: Sequence[int], edges: bool = False) -> Self:
+    def over(cls, readable: Readable, fanouts: Sequence[int], edges: bool = False, shared_draws: int = 1) -> Self:
         """A sampler over lists, wherever they are; they must draw as `SharedLists` does."""
         readable.require_one_relation("Sampler labor", "use neighbour")
         sampler = cls.__new__(cls)
-        sampler._set_up(readable, fanouts, edges)
+        sampler._set_up(readable, fanouts, edges, shared_draws)
         return sampler
 
-    def _set_up(self, readable: Readable, fanouts: Sequence[int], edges: bool) -> None:
+    def _set_up(self, readable: Readable, fanouts: Sequence[int], edges: bool, shared_draws: int) -> None:
         check_fanouts(fanouts)
+        self._draws = [Purpose(str(hop), shared_draws) for hop in range(len(fanouts))]
         ((self.node_type, count),), (self._lists,) = readable.counts.items(), readable.relations.values()
         self.fanouts, self.edges, self._count = list(fanouts), edges, count
         self._names = None if readable.names is None else readable.names[self.node_type]
@@ -66,9 +82,9 @@ class Labor:
         rows, blocks = self._rows.get(), list[Block]()
         rows.start(seeds)
         try:
-            for hop, fanout in enumerate(self.fanouts):
+            for draws, fanout in zip(self._draws, self.fanouts, strict=True):
                 readers = Readers(rows.vertices[: rows.known])
-                blocks.append(numbered(self._lists.start_draw(readers, key.hop(hop), fanout, self.edges)(), rows))
+                blocks.append(numbered(self._lists.start_draw(readers, draws.key(key), fanout, self.edges)(), rows))
             totals = self._lists.start_totals(Readers(rows.vertices[: rows.known]))()
             for block in blocks:
                 block.totals = totals[: block.num_src]
@@ -106,17 +122,19 @@ class SharedLists:
 
 def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
     fanouts = plain_fanouts(settings.options)
-    return Labor.over(source.lists(settings.options, shared=True).readable, fanouts, settings.edges)
+    readable = source.lists(settings.options, shared=True).readable
+    return Labor.over(readable, fanouts, settings.edges, settings.options.shared_draws)
 
 
 def _on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
     from penstock.sampling.device.program import DeviceProgram, FilterRule
 
     rules = rule("keep_shared"), rule("weigh_shared")
-    return DeviceProgram(tuple(FilterRule(fanout, *rules) for fanout in plain_fanouts(options)), totals=True)
+    hops = tuple(FilterRule(fanout, *rules) for fanout in plain_fanouts(options))
+    return DeviceProgram(hops, totals=True, shared_draws=options.shared_draws)
 
 
-LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True, device=_on_device)
+LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True, own_options=LaborOptions, device=_on_device)
 
 
 @njit(nogil=True, cache=True, writes=())

@@ -17,7 +17,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import unwrapping
-from penstock.sampling.entry import ExplainedSamplingOptions, SamplerSettings, check_supported
+from penstock.sampling.entry import ExplainedSamplingOptions, LaborOptions, SamplerSettings, check_supported
 from penstock.sampling.links import EdgeBatch, Exclude
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.sampler_table import SAMPLERS, layer_count
@@ -91,7 +91,7 @@ def edge_times(job: Job, graph: Graph, kind: EdgeType) -> EdgeTimes | None:
     return EdgeTimes(values, all(each.dtype.kind in "iu" for each in compared), bound)
 
 
-OWN_OPTIONS: tuple[type[StrictDocument], ...] = (ExplainedSamplingOptions,)
+OWN_OPTIONS: tuple[type[StrictDocument], ...] = (ExplainedSamplingOptions, LaborOptions)
 """Option classes that belong to one sampler each; the descriptions of their fields begin with the sampler's name."""
 Sample = Callable[..., Batch]
 """`sample(seeds by node type, planned, exclude=..., times=...)`; times by node type, where the task gives them."""

@@ -98,7 +98,7 @@ class TrainOptions(StrictDocument):
         0.0, ge=0, description="L2 penalty of vertex embeddings; weight_decay does not apply to them (docs/training.md)"
     )
     clip: float = Field(0.0, ge=0, description="largest norm of all gradients together; 0: no limit")
-    metric: str = Field("auto", description="the metric that is validated and that chooses the best model")
+    metric: str = Field("auto", description="the metric that chooses the best model")
     patience: int = Field(0, ge=0, description="validations without improvement before stopping; 0: never stop early")
     evaluate_every: int = Field(1, ge=-1, description="epochs between validations; 0: only at the end; -1: never")
     checkpoint_steps: int = Field(0, ge=0, description="steps between checkpoints; 0: only by time")

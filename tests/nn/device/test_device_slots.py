@@ -11,6 +11,7 @@ from penstock.nn.device.gather import TableRows, _turn_round
 from penstock.nn.drop import dropping
 from penstock.nn.layer_table import model_options
 from penstock.sampling import BatchKey, NeighbourSampler
+from penstock.sampling.block import Purpose
 
 pytestmark = pytest.mark.gpu
 FANOUTS = [4, 3, 2]
@@ -39,7 +40,8 @@ def filled_slot(graph, seeds, key, device, **options):
     topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
     epoch = DeviceEpoch(len(seeds), len(seeds), len(FANOUTS), device)
     epoch.order.copy_(torch.from_numpy(seeds.astype(np.int32)))
-    epoch.keys.copy_(torch.from_numpy(batch_keys(key.seed, key.epoch, 1, [str(hop) for hop in range(len(FANOUTS))])))
+    purposes = [Purpose(str(hop)) for hop in range(len(FANOUTS))]
+    epoch.keys.copy_(torch.from_numpy(batch_keys(key.seed, key.epoch, 1, purposes)))
     program = DeviceProgram(neighbour_rules(FANOUTS))
     largest = program.largest_room(len(seeds), graph.num_nodes, graph.num_edges)
     room = Room(tuple(rows + 7 * (place > 0) for place, rows in enumerate(largest.rows)), largest.edges)

@@ -11,6 +11,7 @@ from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.sampling import NeighbourSampler, TypedNeighbourSampler
+from penstock.sampling.block import Purpose
 from penstock.sampling.links import EdgeBatcher, InBatch, Joint, PairBatcher, Uniform, known_edges
 from refusals import refused
 
@@ -59,7 +60,7 @@ class DrawnEdges:
         self._weight = weight
         self._prepare(graph, DrawnLinks(batcher, items, SIZE), fanouts, replace)
         self.largest = self.program.largest_room(SIZE, graph.num_nodes, graph.num_edges)
-        self.purposes = [*self.program.purposes, "dropout"]
+        self.purposes = [*self.program.purposes, Purpose("dropout")]
         self.epoch = DeviceEpoch(len(items), SIZE, len(self.purposes), device)
 
     def _prepare(self, graph, seeds, fanouts, replace):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.sampling import BatchKey, NeighbourSampler
+from penstock.sampling.block import Purpose
 from refusals import refused
 
 pytestmark = pytest.mark.gpu
@@ -121,6 +122,9 @@ def test_an_epochs_order_and_keys_are_the_schedules(device):
     planned = list(Schedule(items, 64, 9, epochs=1).from_position())
     order = shuffled(torch.from_numpy(items.astype(np.int64)).to(device), key_of(9, "{}/order", 0)).cpu().numpy()
     np.testing.assert_array_equal(items[order], np.concatenate([each.seeds for each in planned]))
-    keys = batch_keys(9, 0, len(planned), ["0", "1", "dropout"])
-    for each, row in zip(planned, keys.view(np.uint64), strict=True):
-        assert row.tolist() == [each.key.hop(0), each.key.hop(1), each.key.purpose("dropout")]
+    purposes = [Purpose("0"), Purpose("1"), Purpose("0", 5), Purpose("dropout")]
+    keys = batch_keys(9, 0, len(planned), purposes)
+    for number, (each, row) in enumerate(zip(planned, keys.view(np.uint64), strict=True)):
+        shared = planned[number - number % 5].key.hop(0)
+        assert row.tolist() == [each.key.hop(0), each.key.hop(1), shared, each.key.purpose("dropout")]
+        assert row.tolist() == [purpose.key(each.key) for purpose in purposes]

@@ -133,6 +133,7 @@ SAMPLERS = {
     "all": {"fanouts": [5, -1]},
     "many": {"fanouts": [40, 3]},
     "labor": {"sampler": "labor"},
+    "labor, shared": {"sampler": "labor", "shared_draws": 4},
     "ladies": {"sampler": "ladies", "fanouts": [64, 64]},
     "fastgcn": {"sampler": "fastgcn", "fanouts": [64, 128]},
     **{kind: {"sampler": kind, "batch_size": 40, "layers": 2} for kind in ("saint-vertex", "saint-edge", "saint-walk")},

@@ -144,6 +144,7 @@ DRAWN = [
     {"weight": "w"},
     {"edge_weight": "w"},
     {"sampler": "labor"},
+    {"sampler": "labor", "shared_draws": 3},
     {"sampler": "ladies", "fanouts": [30, 30]},
     {"sampler": "fastgcn", "fanouts": [30, 60]},
     {"sampler": "saint-walk", "batch_size": 20, "layers": 2},

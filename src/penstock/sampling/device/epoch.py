@@ -1,12 +1,13 @@
 """An epoch on the device: its items in the hash's order, and the keys of its batches' draws."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.graph.hashing import keys_of
-from penstock.sampling.block import BATCH
+from penstock.sampling.block import Purpose
 from penstock.traced import skips_kernels
 
 NEVER = 0x7FFFFFFF
@@ -45,7 +46,7 @@ def shuffled(names: Tensor, key: np.uint64) -> Tensor:
     return torch.sort(draws, stable=True).indices
 
 
-def batch_keys(seed: int, epoch: int, batches: int, purposes: list[str]) -> Array:
-    """[batches, purposes] int64 bits of `BatchKey(seed, epoch, batch).purpose(...)`."""
-    columns = [keys_of(seed, BATCH, epoch, batches, purpose) for purpose in purposes]
+def batch_keys(seed: int, epoch: int, batches: int, purposes: Sequence[Purpose]) -> Array:
+    """[batches, purposes] int64 bits of the keys of an epoch's batches."""
+    columns = [purpose.keys(seed, epoch, batches) for purpose in purposes]
     return np.stack(columns, axis=1).view(np.int64)

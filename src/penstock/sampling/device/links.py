@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType
-from penstock.sampling.block import MiniBatch
+from penstock.sampling.block import MiniBatch, Purpose
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import BatchMemory, Excluded, Tables, Topology, blocks, hop_kernels, power
@@ -111,8 +111,8 @@ class DrawnLinks(Seeds):
         """The number of ends of a whole batch that a stage numbers, drawn ones included."""
         return self.own * self.batch_size + -(-self.batch_size // self.group) * self.drawn(stage)
 
-    def purposes(self, hops: list[str]) -> list[str]:
-        negatives = [f"negatives/{end}" for end in _ENDS]
+    def purposes(self, hops: list[Purpose]) -> list[Purpose]:
+        negatives = [Purpose(f"negatives/{end}") for end in _ENDS]
         return [*negatives[: self.stages], *hops, *negatives[self.stages :]]
 
     def room(self, batch_size: int, counts: Mapping[str, int]) -> Room:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
-from penstock.sampling.block import MiniBatch
+from penstock.sampling.block import MiniBatch, Purpose
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import (
@@ -190,7 +190,7 @@ class Seeds(Protocol):
         """The relations whose lists it reads, whether hops draw from them or not."""
         return ()
 
-    def purposes(self, hops: list[str]) -> list[str]:
+    def purposes(self, hops: list[Purpose]) -> list[Purpose]:
         """What a batch has keys for: as many as there are stages come before those of the hops."""
         return hops
 
@@ -237,6 +237,8 @@ class DeviceProgram:
     """
     seed_weights: Array | None = None
     """The weight of every vertex, as a seed, in the loss; None: seeds count the same."""
+    shared_draws: int = 1
+    """How many neighbouring batches of an epoch draw neighbours by the same random numbers."""
     make_tables: Callable[[Topology], Tables] | None = None
     """Makes the tables that its hops read, anywhere; they are moved to the device."""
 
@@ -267,9 +269,9 @@ class DeviceProgram:
         return room.rows[self.stages]
 
     @property
-    def purposes(self) -> list[str]:
+    def purposes(self) -> list[Purpose]:
         """What a batch has keys for, in the order in which stages and hops read them."""
-        return self.seeds.purposes([str(hop) for hop in range(self.hops)])
+        return self.seeds.purposes([Purpose(str(hop), self.shared_draws) for hop in range(self.hops)])
 
     def largest_room(self, batch_size: int, vertices: int, entries: int) -> Room:
         """The room that no batch can exceed, in a graph of so many vertices and edges."""

@@ -87,7 +87,7 @@ class DeviceSampler:
         purposes = self._program.purposes
         epoch = DeviceEpoch(len(seeds), max(1, len(seeds)), len(purposes), self._device)
         epoch.order.copy_(torch.from_numpy(np.ascontiguousarray(seeds, np.int32)))
-        keys = np.array([key.purpose(what) for what in purposes], np.uint64)
+        keys = np.array([purpose.key(key) for purpose in purposes], np.uint64)
         epoch.keys[0].copy_(torch.from_numpy(keys.view(np.int64)))
         return epoch
 

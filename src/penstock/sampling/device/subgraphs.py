@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.sampling.block import MiniBatch
+from penstock.sampling.block import MiniBatch, Purpose
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import EDGES, BatchMemory, Excluded, FilterHop, Hop, blocks, list_kernels, power
@@ -23,7 +23,7 @@ class Visits(Protocol):
     """What the draws of a batch visit."""
 
     @property
-    def purposes(self) -> list[str]:
+    def purposes(self) -> list[Purpose]:
         """What they have keys for."""
 
     def most(self, items: int, vertices: int) -> int:
@@ -129,7 +129,7 @@ class SubgraphProgram(DeviceProgram):
         return False
 
     @property
-    def purposes(self) -> list[str]:
+    def purposes(self) -> list[Purpose]:
         return self.visits.purposes
 
     def items(self, items: Array) -> Array:
@@ -167,7 +167,7 @@ class Members(Visits):
     """The items' numbers of members, the largest first."""
 
     @property
-    def purposes(self) -> list[str]:
+    def purposes(self) -> list[Purpose]:
         return []
 
     def most(self, items: int, vertices: int) -> int:
@@ -205,8 +205,8 @@ class Drawn(Visits):
     """`draw(kernels, memory, visited, amount)`."""
 
     @property
-    def purposes(self) -> list[str]:
-        return list(self.keyed)
+    def purposes(self) -> list[Purpose]:
+        return list(map(Purpose, self.keyed))
 
     def most(self, items: int, vertices: int) -> int:
         return self.amount * self.width

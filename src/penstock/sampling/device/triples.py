@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
+from penstock.sampling.block import Purpose
 from penstock.sampling.device.epoch import batch_keys, shuffled
 from penstock.sampling.links.known import End
 from penstock.sampling.links.negatives import STEP, TRIES
@@ -94,7 +95,7 @@ class DeviceTriples:
         order = shuffled(self._names, order_key)
         self.order[: self._count] = self._items[order]
         self.keys.copy_(
-            torch.from_numpy(batch_keys(seed, epoch, self.batches, [f"negatives/{end}" for end in self._ends]))
+            torch.from_numpy(batch_keys(seed, epoch, self.batches, [Purpose(f"negatives/{end}") for end in self._ends]))
         )
         self.cursor.fill_(batch)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.block import Block, MiniBatch, Purpose
 from penstock.sampling.device.block import DrawnRows, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import EDGES, BatchMemory, Excluded, Topology, blocks, fill_totals, hop_kernels
@@ -86,8 +86,8 @@ class TypedProgram(DeviceProgram):
     """The number of edges of every relation."""
 
     @property
-    def purposes(self) -> list[str]:
-        return self.seeds.purposes([draw.purpose for draw in self.draws])
+    def purposes(self) -> list[Purpose]:
+        return self.seeds.purposes([Purpose(draw.purpose, self.shared_draws) for draw in self.draws])
 
     def largest_room(self, batch_size: int, vertices: int, entries: int) -> Room:
         begun = self.seeds.room(batch_size, self.counts)

@@ -171,7 +171,7 @@ class _AheadSlot:
     def draw(self, seeds: Array, planned: Planned) -> None:
         """Launch the draw of a batch on the current lane (its stream)."""
         here, keys = self._given_here.numpy(), len(self._purposes)
-        here[:keys] = np.array([planned.key.purpose(what) for what in self._purposes], np.uint64).view(np.int64)
+        here[:keys] = np.array([purpose.key(planned.key) for purpose in self._purposes], np.uint64).view(np.int64)
         here[keys] = len(seeds)
         here[keys + 1 :].view(np.int32)[: len(seeds)] = seeds
         self._given.copy_(self._given_here, non_blocking=True)

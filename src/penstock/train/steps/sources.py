@@ -19,7 +19,7 @@ from penstock.nn.drop import dropping
 from penstock.nn.norm import PaddedBatch, has_batch_norm, normalising
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.sampling import BatchKey
-from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.block import Block, MiniBatch, Purpose
 from penstock.sampling.device.block import PADDED, PADDING, DeviceBlock, DrawnRows, Room
 from penstock.sampling.device.epoch import NEVER, DeviceEpoch, batch_keys, shuffled
 from penstock.sampling.device.hops import Tables
@@ -166,7 +166,7 @@ class VertexSource(Source):
     @memory_for(BATCHES)
     def _make_room(self, session: Session, device: torch.device) -> None:
         schedule, order, placed = self._schedule, self._order, self.placed
-        self._purposes = [*placed.program.purposes, "dropout"]
+        self._purposes = [*placed.program.purposes, Purpose("dropout")]
         self.epoch = DeviceEpoch(order.items, order.batch_size, len(self._purposes), device)
         order.bring(device)
         self._bring_items(session, device)
