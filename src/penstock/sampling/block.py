@@ -76,8 +76,8 @@ class Purpose(NamedTuple):
 
     def keys(self, seed: int, epoch: int, batches: int) -> Array:
         """Its keys in all batches of an epoch, as uint64."""
-        numbers = np.arange(batches)
-        return keys_of(seed, BATCH, epoch, batches, self.name)[numbers - numbers % self.batches]
+        keys, numbers = keys_of(seed, BATCH, epoch, batches, self.name), np.arange(batches)
+        return keys if self.batches == 1 else np.asarray(keys[numbers - numbers % self.batches])
 
 
 ONLY: EdgeType = ("", "", "")
