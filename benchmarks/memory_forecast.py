@@ -32,7 +32,7 @@ from penstock.graph.convert import load
 from penstock.graph.csr import build_lists
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
-from penstock.memory import HOST_PEAK, peak_mb
+from penstock.memory import HOST_PEAK, resident_mb
 from penstock.trace.kernel_rates import measure_kernel_rates
 from penstock.trace.libraries import measure_libraries
 from penstock.train.job import Job, make_job
@@ -336,7 +336,7 @@ def measured_on_host(case: dict[str, Any]) -> dict[str, Any]:
         )
         assert made.returncode == 0
         tiny()
-        before, peak = peak_mb(), HOST_PEAK.measure()
+        before, peak = resident_mb(), HOST_PEAK.measure()
         graph = Graph.open(Path(folder) / "graph")
         start_run(job_of(case, "cpu", f"{folder}/run"), graph, module_of(case, graph))
         return {"grown": int((peak.read() - before) * (1 << 20))}

@@ -1,7 +1,8 @@
-"""What a training process takes of the host before it computes: the interpreter, torch, kernels. Measured once.
+"""What a training process takes of the host beside its arrays: the interpreter, torch, kernels, and what the library of
+matrix products keeps. Measured once.
 
-Run as a program (`python -m`), this module is what is measured: it trains a tiny graph and prints the most bytes that
-its process had, how many of them were pages of files, and how many kernels it compiled.
+Run as a program (`python -m`), this module is what is measured: it trains a tiny graph, multiplies matrices, and prints
+the bytes that its process then has, how many of them are pages of files, and how many kernels it compiled.
 """
 
 import functools
@@ -23,7 +24,7 @@ from penstock.graph.documents import StrictDocument
 from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
 from penstock.kernels import compilation
-from penstock.memory import file_mb, peak_mb
+from penstock.memory import file_mb, resident_mb
 from penstock.processes import start_python
 from penstock.progress import SILENT
 from penstock.train.job import make_job
@@ -32,18 +33,20 @@ _CUDA_ON_HOST = 900 << 20
 """Bytes of the host that CUDA's libraries and torch's kernels for a GPU take: assumed, not measured."""
 _STATED = 420 << 20
 _TIMEOUT = 120
+_PRODUCTS = ((1024, 64), (2048, 128), (4096, 256))
+"""Rows and widths of products, which together have the library of products take all buffers that it keeps for itself."""
 
 
 class ProcessMemory(StrictDocument):
     """The measured memory of a training process."""
 
-    resident: int = Field(ge=0, description="bytes of a process that has trained two steps on a tiny graph")
+    resident: int = Field(ge=0, description="bytes of a process that has trained a tiny graph and multiplied matrices")
     files: int = Field(ge=0, description="how many of them are pages of files: of programs and libraries")
     measured_on: str | None = Field(None, description="the torch and the Python that were measured; none: stated")
 
 
 def process_bytes(on_device: bool) -> int:
-    """Resident bytes of a process that trains a tiny graph."""
+    """Resident bytes of a process that has trained a tiny graph."""
     return _known().resident + (_CUDA_ON_HOST if on_device else 0)
 
 
@@ -79,7 +82,7 @@ def _known() -> ProcessMemory:
 
 
 def _measured() -> tuple[int, int, int]:
-    """The peak of a child process that trains a tiny graph, how much of it are pages of files, and how many kernels it
+    """What a child process has after training a tiny graph, how much of it are pages of files, and how many kernels it
     had to compile.
     """
     child = start_python(["-m", __name__], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -95,7 +98,7 @@ def _measured() -> tuple[int, int, int]:
 
 
 def main() -> None:
-    """Train two epochs on a ring of 64 vertices."""
+    """Train two epochs on a ring of 64 vertices, and multiply matrices of usual widths."""
     # Who only asks what was measured need not import training.
     from penstock.train.assembly import session_of
     from penstock.train.execution_modes import choose_execution
@@ -117,7 +120,10 @@ def main() -> None:
             session.execution = choose_execution(session, None)
             with closing(RunFolder.create(job, graph.name, False)) as run:
                 Loop(session, run, TrainState(), SILENT).run(lambda: False)
-    print(round(peak_mb() * (1 << 20)), round(file_mb() * (1 << 20)), compilation.begun)
+            for rows, width in _PRODUCTS:
+                x, weight = torch.ones(rows, width, requires_grad=True), torch.ones(width, width, requires_grad=True)
+                torch.nn.functional.linear(x, weight).sum().backward()
+    print(round(resident_mb() * (1 << 20)), round(file_mb() * (1 << 20)), compilation.begun)
 
 
 if __name__ == "__main__":
