@@ -179,8 +179,9 @@ hole that an array leaves does not hold another one of its size, unless there is
 class Heap:
     """A heap: the positions of memory in use, and the holes."""
 
-    def __init__(self) -> None:
-        self.extent = 0
+    def __init__(self, spare: int = 0) -> None:
+        """`spare`: bytes by which a hole must exceed what it shall hold."""
+        self.extent, self._spare = 0, spare
         self._used: dict[int, tuple[int, int]] = {}
         self._holes: list[tuple[int, int]] = []
         """(size, position) of the holes, ascending."""
@@ -189,7 +190,7 @@ class Heap:
 
     def take(self, name: int, size: int) -> None:
         """Allocate in the smallest hole that is large enough, else at the end of the heap."""
-        at = bisect_left(self._holes, (size + _ALIGNING, 0))
+        at = bisect_left(self._holes, (size + self._spare, 0))
         if at < len(self._holes):
             room, place = self._holes[at]
             self._remove(place, room)
@@ -225,7 +226,7 @@ class Heap:
 
 def heap_peak(events: Sequence[AllocationEvent]) -> PeakMemory:
     """The largest size of the heap, and when it last grew."""
-    heap, moment = Heap(), ""
+    heap, moment = Heap(_ALIGNING), ""
     for event in events:
         before = heap.extent
         if event.bytes > 0:

@@ -212,7 +212,7 @@ class HostForecast:
 
 def forecast_host(session: Session, device: DeviceForecast | None) -> HostForecast:
     """For a session whose parts are on the host; `device` is the GPU's forecast, where one computes."""
-    fixed = {PROCESS: process_bytes(device is not None), **_graph_bytes(session)}
+    fixed = {PROCESS: process_bytes(device is not None, session.job.sampler), **_graph_bytes(session)}
     if device is not None:
         reused = session.job.reuse_mb << 20 if session.job.reuse_batches else 0
         parts = fixed | {BATCHES: device.pinned + _PINNED_STAGING + reused + group_bytes(session)}

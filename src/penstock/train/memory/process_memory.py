@@ -11,6 +11,7 @@ import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,12 @@ _CUDA_ON_HOST = 900 << 20
 """Bytes of the host that CUDA's libraries and torch's kernels for a GPU take: assumed, not measured."""
 _STATED = 420 << 20
 _TIMEOUT = 120
+_USUAL = "neighbour"
+_TINY: dict[str, dict[str, Any]] = {
+    "cluster": {"layers": 2, "clusters": 4, "batch_size": 2},
+    **dict.fromkeys(("whole", "saint-vertex", "saint-edge", "saint-walk"), {"layers": 2}),
+}
+"""How a tiny graph is trained with samplers that have no fan-outs."""
 _PRODUCTS = ((1024, 64), (2048, 128), (4096, 256))
 """Rows and widths of products, which together have the library of products take all buffers that it keeps for itself."""
 
@@ -45,19 +52,20 @@ class ProcessMemory(StrictDocument):
     measured_on: str | None = Field(None, description="the torch and the Python that were measured; none: stated")
 
 
-def process_bytes(on_device: bool) -> int:
-    """Resident bytes of a process that has trained a tiny graph."""
-    return _known().resident + (_CUDA_ON_HOST if on_device else 0)
+def process_bytes(on_device: bool, sampler: str) -> int:
+    """Resident bytes of a process that has trained a tiny graph with a sampler: each loads kernels of its own."""
+    return _known(sampler).resident + (_CUDA_ON_HOST if on_device else 0)
 
 
 def program_file_bytes() -> int:
-    """How many of these are pages of programs and libraries, which all processes share."""
-    return _known().files
+    """How many bytes of a process are pages of programs and libraries, which all processes share."""
+    return _known(_USUAL).files
 
 
 @functools.cache
-def _known() -> ProcessMemory:
-    name, file = f"torch {torch.__version__}, Python {sys.version.split()[0]}", cache_folder() / "process.json"
+def _known(sampler: str) -> ProcessMemory:
+    name = f"torch {torch.__version__}, Python {sys.version.split()[0]}"
+    file = cache_folder() / f"process-{sampler}.json"
     try:
         found = ProcessMemory.model_validate_json(read_document(file))
         if found.measured_on == name:
@@ -65,10 +73,10 @@ def _known() -> ProcessMemory:
     except (OSError, ValueError, ValidationError):
         pass
     try:
-        resident, files, compiled = _measured()
+        resident, files, compiled = _measured(sampler)
         if compiled:
             # Compiling takes memory: another process finds the kernels.
-            resident, files, _ = min((resident, files, compiled), _measured())
+            resident, files, _ = min((resident, files, compiled), _measured(sampler))
     except (OSError, ValueError, subprocess.SubprocessError):
         return ProcessMemory(resident=_STATED, files=0, measured_on=None)
     found = ProcessMemory(resident=resident, files=files, measured_on=name)
@@ -81,11 +89,11 @@ def _known() -> ProcessMemory:
     return found
 
 
-def _measured() -> tuple[int, int, int]:
+def _measured(sampler: str) -> tuple[int, int, int]:
     """What a child process has after training a tiny graph, how much of it are pages of files, and how many kernels it
     had to compile.
     """
-    child = start_python(["-m", __name__], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    child = start_python(["-m", __name__, sampler], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     with child:
         try:
             said, _ = child.communicate(timeout=_TIMEOUT)
@@ -97,7 +105,7 @@ def _measured() -> tuple[int, int, int]:
     return resident, files, compiled
 
 
-def main() -> None:
+def main(sampler: str = _USUAL) -> None:
     """Train two epochs on a ring of 64 vertices, and multiply matrices of usual widths."""
     # Who only asks what was measured need not import training.
     from penstock.train.assembly import session_of
@@ -113,8 +121,8 @@ def main() -> None:
     splits = {"train": np.arange(32), "val": np.arange(32, 64)}
     graph = Graph({"node": NodeSet(count, fields, splits)}, {("node", "to", "node"): EdgeSet(indptr, indices)}, "ring")
     with tempfile.TemporaryDirectory() as folder:
-        given = {"epochs": 2, "fanouts": [2, 2], "hidden": 8, "device": "cpu", "run": str(Path(folder) / "run")}
-        job = make_job({**given, "threads": default_threads()})
+        given = {"epochs": 2, "hidden": 8, "device": "cpu", "run": str(Path(folder) / "run")}
+        job = make_job({**given, "threads": default_threads(), "sampler": sampler, **_TINY.get(sampler, {"fanouts": [2, 2]})})
         with run_context(job):
             session = session_of(job, torch.device("cpu"), graph)
             session.execution = choose_execution(session, None)
@@ -127,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
