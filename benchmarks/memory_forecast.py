@@ -73,8 +73,8 @@ HELD_OUT = (
     ("citeseer", "sage", "neighbour", 2, 64, 256, "link-prediction"),
     ("amazon-photo", "gin", "whole", 3, 128, 1024),
 )
-"""Jobs that nothing is fitted to: graph, model, sampler, layers, hidden, batch size and task. The terms of forecasts were
-found with the first eight, and the others were chosen before they were measured.
+"""Jobs that nothing is fitted to: graph, model, sampler, layers, hidden, batch size and task. The terms of forecasts
+were found with the first eight, and the others were chosen before they were measured.
 """
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 PYG_MODULES = ("GCN", "GraphSAGE", "GAT", "GIN", "PNA")
@@ -335,7 +335,9 @@ def calibrated(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured_on_host(case: dict[str, Any]) -> dict[str, Any]:
-    """Growth of this process over one that has trained a tiny graph, with the graph mapped from files."""
+    """Growth of this process over one that has trained a tiny graph in the same way, with the graph mapped from
+    files.
+    """
     from penstock.train.memory.process_memory import main as tiny
 
     if "module" in case:
@@ -348,7 +350,7 @@ def measured_on_host(case: dict[str, Any]) -> dict[str, Any]:
             [sys.executable, "-c", _SAVE.format(file=__file__, case=case, folder=f"{folder}/graph")], check=True
         )
         assert made.returncode == 0
-        tiny()
+        tiny(case["sampler"])
         before, peak = resident_mb(), HOST_PEAK.measure()
         graph = Graph.open(Path(folder) / "graph")
         start_run(job_of(case, "cpu", f"{folder}/run"), graph, module_of(case, graph))

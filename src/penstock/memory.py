@@ -153,9 +153,9 @@ def freed_memory_kept() -> Iterator[None]:
     """Within it, freed memory stays with the process; at the end it is returned to the system.
 
     A training step frees hundreds of megabytes and the next one allocates as much again. By default glibc returns them
-    and the kernel clears them page by page, which took a third of a step's time. Threads that start from now on share one
-    heap, so that what one has freed serves the others; glibc settles that once for the process. Other C libraries are
-    left alone.
+    and the kernel clears them page by page, which took a third of a step's time. Threads that start from now on share
+    the heaps that there are, so that what one has freed serves the others; glibc settles that once for the process.
+    Other C libraries are left alone.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt") or not hasattr(libc, "malloc_trim"):

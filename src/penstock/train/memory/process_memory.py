@@ -37,11 +37,11 @@ _TIMEOUT = 120
 _USUAL = "neighbour"
 _TINY: dict[str, dict[str, Any]] = {
     "cluster": {"layers": 2, "clusters": 4, "batch_size": 2},
-    **dict.fromkeys(("whole", "saint-vertex", "saint-edge", "saint-walk"), {"layers": 2}),
+    **{name: {"layers": 2} for name in ("whole", "saint-vertex", "saint-edge", "saint-walk")},
 }
 """How a tiny graph is trained with samplers that have no fan-outs."""
 _PRODUCTS = ((1024, 64), (2048, 128), (4096, 256))
-"""Rows and widths of products, which together have the library of products take all buffers that it keeps for itself."""
+"""Rows and widths of products, which together have their library take all buffers that it keeps for itself."""
 
 
 class ProcessMemory(StrictDocument):
@@ -122,7 +122,9 @@ def main(sampler: str = _USUAL) -> None:
     graph = Graph({"node": NodeSet(count, fields, splits)}, {("node", "to", "node"): EdgeSet(indptr, indices)}, "ring")
     with tempfile.TemporaryDirectory() as folder:
         given = {"epochs": 2, "hidden": 8, "device": "cpu", "run": str(Path(folder) / "run")}
-        job = make_job({**given, "threads": default_threads(), "sampler": sampler, **_TINY.get(sampler, {"fanouts": [2, 2]})})
+        job = make_job(
+            {**given, "threads": default_threads(), "sampler": sampler, **_TINY.get(sampler, {"fanouts": [2, 2]})}
+        )
         with run_context(job):
             session = session_of(job, torch.device("cpu"), graph)
             session.execution = choose_execution(session, None)
