@@ -132,7 +132,7 @@ def main(sampler: str = _USUAL) -> None:
                 Loop(session, run, TrainState(), SILENT).run(lambda: False)
             for rows, width in _PRODUCTS:
                 x, weight = torch.ones(rows, width, requires_grad=True), torch.ones(width, width, requires_grad=True)
-                torch.nn.functional.linear(x, weight).sum().backward()
+                torch.nn.functional.linear(x, weight).sum().backward()  # type: ignore[no-untyped-call]
     print(round(resident_mb() * (1 << 20)), round(file_mb() * (1 << 20)), compilation.begun)
 
 
