@@ -43,7 +43,7 @@ def test_a_program_of_the_working_folder_is_not_found(folder):
 
 
 def test_the_process_that_is_measured(folder):
-    assert process_memory._measured()[0] > 50 << 20
+    assert process_memory._measured("neighbour")[0] > 50 << 20
 
 
 def test_a_process_that_compiled_kernels_is_measured_again(tmp_path, monkeypatch):
@@ -51,11 +51,11 @@ def test_a_process_that_compiled_kernels_is_measured_again(tmp_path, monkeypatch
     known = process_memory._known.__wrapped__
     answers = [(500, 40, 3), (400, 30, 0), (450, 35, 0)]
     monkeypatch.setattr(process_memory, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(process_memory, "_measured", lambda: answers.pop(0))
+    monkeypatch.setattr(process_memory, "_measured", lambda sampler: answers.pop(0))
     for _ in range(2):
-        assert (known().resident, known().files) == (400, 30)
-    (tmp_path / "process.json").unlink()
-    assert known().resident == 450 and not answers
+        assert (known("whole").resident, known("whole").files) == (400, 30)
+    (tmp_path / "process-whole.json").unlink()
+    assert known("whole").resident == 450 and not answers
 
 
 def test_the_explainer(folder, tmp_path_factory):

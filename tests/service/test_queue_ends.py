@@ -65,7 +65,7 @@ def test_many_jobs_wait_without_ends():
 
 @pytest.fixture
 def stated_process(monkeypatch):
-    monkeypatch.setattr(process_memory, "_known", lambda: process_memory.ProcessMemory(resident=400 << 20, files=0))
+    monkeypatch.setattr(process_memory, "_known", lambda *_: process_memory.ProcessMemory(resident=400 << 20, files=0))
     monkeypatch.setenv("PENSTOCK_OPERATORS", "shipped")
 
 

@@ -233,7 +233,7 @@ def test_the_host_is_granted_what_a_job_takes_beyond_the_pages_that_all_jobs_sha
     parts = {"process": 400, "features": 100}
     known = ProcessMemory(resident=400, files=150)
     found = MemoryForecast("cpu", 0, 0, 0, 500, parts, parts, "a step", "traced", "")
-    monkeypatch.setattr(process_memory, "_known", lambda: known)
+    monkeypatch.setattr(process_memory, "_known", lambda *_: known)
     monkeypatch.setattr(tasks, "forecast", lambda *given, **more: found)
     need = tasks.memory_need(make_job({}), {"bytes": 0}, 240)
     assert need["forecast"]["host_bytes"] == 350

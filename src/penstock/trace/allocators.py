@@ -1,7 +1,7 @@
 """Simulated allocators: what torch's caching allocator reserves on a GPU, and how far the C heap grows."""
 
 from bisect import bisect_left, insort
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -164,23 +164,24 @@ def device_peak(events: Iterable[AllocationEvent]) -> DevicePeak:
 # How far the heap of the C library grows: freed memory stays, and new memory takes the smallest hole that is large
 # enough.
 #
-# While a run keeps freed memory (`penstock.memory.freed_memory_kept`), every array comes from one heap. Holes between
-# arrays that live on may be too small for the next one: the heap is then larger than what is in use, by a fifth where
-# arrays are large.
+# While a run keeps freed memory (`penstock.memory.freed_memory_kept`), arrays come from one heap. Holes between arrays
+# that live on may be too small for the next one: the heap is then larger than what is in use, by a fifth where arrays
+# are large.
 
 _HEAP_UNIT = 64
 """torch aligns its arrays to this many bytes."""
-_LARGEST_HEAP = 56 << 20
-"""Bytes that fit a heap of a thread: those of glibc have 64 MiB. Rows of chunks, which have memory for more than are
-traced, are larger from here on.
+_ALIGNING = 128
+"""Bytes by which a hole must exceed an array: the C library looks for room at any alignment before it aligns. So the
+hole that an array leaves does not hold another one of its size, unless there is another hole beside it.
 """
 
 
 class Heap:
     """A heap: the positions of memory in use, and the holes."""
 
-    def __init__(self) -> None:
-        self.extent = 0
+    def __init__(self, spare: int = 0) -> None:
+        """`spare`: bytes by which a hole must exceed what it shall hold."""
+        self.extent, self._spare = 0, spare
         self._used: dict[int, tuple[int, int]] = {}
         self._holes: list[tuple[int, int]] = []
         """(size, position) of the holes, ascending."""
@@ -189,7 +190,7 @@ class Heap:
 
     def take(self, name: int, size: int) -> None:
         """Allocate in the smallest hole that is large enough, else at the end of the heap."""
-        at = bisect_left(self._holes, (size, 0))
+        at = bisect_left(self._holes, (size + self._spare, 0))
         if at < len(self._holes):
             room, place = self._holes[at]
             self._remove(place, room)
@@ -224,12 +225,9 @@ class Heap:
 
 
 def heap_peak(events: Sequence[AllocationEvent]) -> PeakMemory:
-    """The largest size of all heaps, and when one last grew. Threads have heaps of their own, but not for arrays that
-    are as large as the largest of these.
-    """
-    heaps, moment = defaultdict[MemoryPlace, Heap](Heap), ""
+    """The largest size of the heap, and when it last grew."""
+    heap, moment = Heap(_ALIGNING), ""
     for event in events:
-        heap = heaps[event.place if abs(event.bytes) < _LARGEST_HEAP else _DEFAULT]
         before = heap.extent
         if event.bytes > 0:
             heap.take(event.storage, -(-event.bytes // _HEAP_UNIT) * _HEAP_UNIT)
@@ -237,4 +235,4 @@ def heap_peak(events: Sequence[AllocationEvent]) -> PeakMemory:
             heap.give(event.storage)
         if heap.extent > before:
             moment = event.moment
-    return PeakMemory(sum(heap.extent for heap in heaps.values()), moment)
+    return PeakMemory(heap.extent, moment)

@@ -157,14 +157,17 @@ def test_rows_of_all_chunks_have_memory_of_one_size(monkeypatch):
     """So that what one chunk frees holds the next."""
     monkeypatch.setattr(host, "SHARE", 1 << 8)
     session = make_session(job_of(SMALL | {"model": "sage"}), community_graph(2_000))
-    plan, sizes = session.inference().plan, list[list[int]]()
+    plan, sizes, buffers = session.inference().plan, list[list[int]](), set()
 
-    def made(source, ids, most):
+    def made(source, ids, most, pool):
         sizes[-1].append(max(most, len(ids)))
-        return inputs.roomy_rows(source, ids, most)
+        rows = inputs.roomy_rows(source, ids, most, pool)
+        assert np.array_equal(rows, source.read(ids))
+        buffers.add(rows.untyped_storage().data_ptr())
+        return rows
 
     monkeypatch.setattr(levels, "roomy_rows", made)
-    monkeypatch.setattr(session.inputs, "pull", lambda _, ids, most: made(session.inputs.sources["node"], ids, most))
+    monkeypatch.setattr(session.inputs, "pull", lambda _, ids, *more: made(session.inputs.sources["node"], ids, *more))
     plan.start({"node": np.arange(session.graph.nodes["node"].count)}, 2, 2)
     engine, source = LayerEngine(session.model, torch.device("cpu"), False), plan.first
     with torch.no_grad():
@@ -174,6 +177,7 @@ def test_rows_of_all_chunks_have_memory_of_one_size(monkeypatch):
                 level.write(sampled.chunk, engine.layer(number, sampled, x))
             source = level.fetch
     assert all(len(each) > 5 and len(set(each)) == 1 for each in sizes)
+    assert len(buffers) <= 4, "chunks are read into the buffers of those before them"
 
 
 def test_rows_of_a_chunk_are_gone_when_the_next_one_comes(monkeypatch):

@@ -32,7 +32,7 @@ SMALL = {"fanouts": [5, 3], "hidden": 32, "batch_size": 64, "epochs": 3, "cluste
 @pytest.fixture(autouse=True)
 def stated_process(monkeypatch):
     """What a process takes by itself is not measured in tests: that starts two of them."""
-    monkeypatch.setattr(process_memory, "_known", lambda: process_memory.ProcessMemory(resident=400 * MB, files=0))
+    monkeypatch.setattr(process_memory, "_known", lambda *_: process_memory.ProcessMemory(resident=400 * MB, files=0))
 
 
 def forecast_of(graph, device="cuda", **fields):
@@ -244,7 +244,7 @@ def test_a_step_on_the_host_takes_what_torch_allocates():
     from penstock.pipeline.loader import Loaded
     from penstock.trace.allocations import peak_of
     from penstock.train.device.host_trial import Noted
-    from penstock.train.memory.host_forecast import _carried
+    from penstock.train.memory.host_forecast import _buffers, _carried
     from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
     from penstock.train.trace.fake_session import LargestBatch, traced_session
 
@@ -255,7 +255,7 @@ def test_a_step_on_the_host_takes_what_torch_allocates():
         batch = session.task.sample(planned)
         with traced_session(session, 1.0, False) as allocations:
             before = len(allocations.events)
-            loaded = _carried(session, LargestBatch(planned, batch, 1.0, 1, 1))
+            loaded = _carried(session, LargestBatch(planned, batch, 1.0, 1, 1), _buffers(session, batch))
             first = {event.storage for event in allocations.events[:]}
             LearnAlone(session, StaleWeights(session.learned, 0))(loaded)
             del loaded

@@ -33,7 +33,7 @@ WAYS = {"whole": {"sampler": "whole"}, "drawn": {"fanouts": [5, 5], "batch_size"
 def assumed_rates(tmp_path, monkeypatch):
     """Whatever was measured on this machine, the stated rates count, and what a process takes is not measured."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
-    monkeypatch.setattr(process_memory, "_known", lambda: process_memory.ProcessMemory(resident=400 << 20, files=0))
+    monkeypatch.setattr(process_memory, "_known", lambda *_: process_memory.ProcessMemory(resident=400 << 20, files=0))
     kernel_rates.cache_clear()
     yield
     kernel_rates.cache_clear()

@@ -16,7 +16,16 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.memory import require_memory
 from penstock.nn.layer_table import LAYERS, ModelOptions, model_options
 from penstock.nn.scorer_table import initial_rows
-from penstock.pipeline.batch_rows import NO_EDGE_ROWS, PLAIN_ROWS, EdgeFields, EdgeRows, HostCarrier, RowReader
+from penstock.pipeline.batch_rows import (
+    NO_EDGE_ROWS,
+    PLAIN_ROWS,
+    BufferPool,
+    EdgeFields,
+    EdgeRows,
+    HostCarrier,
+    ReclaimedBuffers,
+    RowReader,
+)
 from penstock.pipeline.loader import Batch, Carrier
 from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.store.embedding import MOMENTS, EmbeddingTable, Optimiser, row_optimiser
@@ -167,14 +176,18 @@ def _numbers(source: RowSource, kind: EdgeType, name: str, single: bool = False)
     return source
 
 
-def roomy_rows(source: RowSource, ids: Array, most: int) -> torch.Tensor:
-    """Rows on the host as float32, in memory for `most` of them if that is more.
+def roomy_rows(source: RowSource, ids: Array, most: int, pool: BufferPool) -> torch.Tensor:
+    """Rows on the host as float32, in memory for `most` of them if that is more; `pool` gives it again when the rows
+    are gone.
 
-    Rows of several chunks then take memory of one size: what one chunk frees holds the rows of the next, although these
-    may be a few more. Pages that no row is written to do not exist.
+    Rows of several chunks then take memory of one size: what held one chunk holds the next, although that may have a
+    few rows more. Pages that no row is written to do not exist.
     """
-    made = np.empty((max(most, len(ids)), *source.shape[1:]), np.float32)
-    return torch.from_numpy(source.read(ids, made[: len(ids)]))
+    made, _ = pool.take((max(most, len(ids)), *source.shape[1:]), np.dtype(np.float32))
+    # The tensor's parts keep the array, and so the buffer; parts of the array would not.
+    rows = torch.from_numpy(made)[: len(ids)]
+    source.read(ids, rows.numpy())
+    return rows
 
 
 # The input rows of a model: stored features, or learnable rows for types without features.
@@ -279,7 +292,7 @@ class Inputs:
                 return str(found)
         return None
 
-    def pull(self, node_type: str, ids: Array, most: int = 0) -> torch.Tensor:
+    def pull(self, node_type: str, ids: Array, most: int = 0, pool: BufferPool | None = None) -> torch.Tensor:
         """The rows of some vertices, for inference and for steps on the whole graph; on a host with `roomy_rows`."""
         known = self.sources.get(node_type)
         if is_traced() and not (known is not None and known.on_device):
@@ -289,7 +302,10 @@ class Inputs:
             return rows.clone() if isinstance(self.tables[node_type], DeviceEmbeddingTable) else rows
         source = self.sources[node_type]
         on_host = self.on_host and not source.on_device
-        x = roomy_rows(source, ids, most) if on_host else source.read(ids, self.device, dtype=torch.float32)
+        if on_host:
+            x = roomy_rows(source, ids, most, ReclaimedBuffers() if pool is None else pool)
+        else:
+            x = source.read(ids, self.device, dtype=torch.float32)
         return x if self.scale is None else self.scale(x)
 
     def complete(self, batch: Batch) -> dict[str, torch.Tensor]:

@@ -18,6 +18,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
+from penstock.pipeline.batch_rows import ReclaimedBuffers
 from penstock.sampling import ALL, BatchKey
 from penstock.sampling.block import MiniBatch, unwrapping
 from penstock.sampling.local_source import graph_lists
@@ -212,6 +213,7 @@ class HostPlan(AlonePlan):
         self._widest = max(inputs.widths.values())
         self._hidden: int = self._widest if options is None else options.hidden
         self._layers, self._needed = 0, list[dict[str, Array]]()
+        self._pool = ReclaimedBuffers()
 
     @property
     def by_layers(self) -> bool:
@@ -233,13 +235,14 @@ class HostPlan(AlonePlan):
 
     def pull(self, node_type: str, ids: Array) -> torch.Tensor:
         """The features of some vertices, in memory for as many as a chunk may read."""
-        return self._inputs.pull(node_type, ids, min(self.room, self._graph.nodes[node_type].count))
+        return self._inputs.pull(node_type, ids, min(self.room, self._graph.nodes[node_type].count), self._pool)
 
     first = pull
 
     def level(self, number: int) -> Level:
         """Storage in memory, or in a file where it exceeds the budget."""
-        return HostLevel(self._needed[number + 1], self.budget, self.folder, self._device, self._room(number + 1))
+        room = self._room(number + 1)
+        return HostLevel(self._needed[number + 1], self.budget, self.folder, self._device, room, self._pool)
 
     def rows_of(self, number: int) -> dict[str, int]:
         """The number of rows that a layer computes, by node type."""

@@ -12,6 +12,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.kernels import njit
+from penstock.pipeline.batch_rows import BufferPool
 from penstock.store.files import passing_rows
 from penstock.store.source import ArraySource
 from penstock.train.dataset.inputs import roomy_rows
@@ -152,10 +153,18 @@ class Level(Protocol):
 class HostLevel:
     """The outputs of some rows of every type in the host's memory, or in a file in `folder` when they are large."""
 
-    def __init__(self, rows: dict[str, Array], in_memory: int, folder: Path, device: torch.device, most: int) -> None:
-        """`most`: rows that the next layer reads for a chunk, at most."""
+    def __init__(
+        self,
+        rows: dict[str, Array],
+        in_memory: int,
+        folder: Path,
+        device: torch.device,
+        most: int,
+        pool: BufferPool,
+    ) -> None:
+        """`most`: rows that the next layer reads for a chunk, at most, into buffers of `pool`."""
         self.rows, self.values, self._in_memory, self._folder = rows, dict[str, Array](), in_memory, folder
-        self._device, self._most = device, most
+        self._device, self._most, self._pool = device, most, pool
 
     def write(self, chunk: Chunk, out: torch.Tensor) -> None:
         if chunk.node_type not in self.values:
@@ -166,7 +175,7 @@ class HostLevel:
         rows = self.rows[node_type]
         places = ids if len(rows) and rows[-1] == len(rows) - 1 else np.searchsorted(rows, ids)
         values = self.values[node_type]
-        return roomy_rows(ArraySource(values), places, min(self._most, len(values))).to(self._device)
+        return roomy_rows(ArraySource(values), places, min(self._most, len(values)), self._pool).to(self._device)
 
     def _room(self, shape: tuple[int, int]) -> Array:
         if shape[0] * shape[1] * 4 <= self._in_memory:

@@ -12,12 +12,11 @@ from penstock.graph.arrays import Array
 from penstock.graph.blocks import default_threads
 from penstock.pipeline.batch_rows import as_tensors
 from penstock.pipeline.grouped_batches import group_size, kept_bytes
-from penstock.pipeline.loader import Loaded
+from penstock.pipeline.loader import Batch, Loaded
 from penstock.pipeline.schedule import Schedule
 from penstock.store.source import RowSource
 from penstock.trace.allocations import (
     ACTIVATIONS,
-    LIBRARIES,
     META,
     PROCESS,
     AllocationEvent,
@@ -25,7 +24,6 @@ from penstock.trace.allocations import (
     traceable,
 )
 from penstock.trace.allocators import heap_peak
-from penstock.trace.libraries import LOADED_ON_HOST
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
 from penstock.train.device.host_trial import tried_on_host
 from penstock.train.execution_modes import needs_placement
@@ -35,14 +33,14 @@ from penstock.train.memory.process_memory import process_bytes
 from penstock.train.session import Session
 from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
 from penstock.train.trace.fake_session import LargestBatch, input_density, largest_batch, traced_session
-from penstock.train.trace.inference import IN_THREADS, trace_last_inference, trace_validation
+from penstock.train.trace.inference import trace_last_inference, trace_validation
 from penstock.train.whole.execution import decided_steps
 from penstock.train.whole.traced import traced_host_steps
 
 # The steps of a job on the host, traced: as many batches as the pipeline holds, and a step on the largest.
 
-_STEPS = 2
-"""The first step allocates what later ones keep, so two are traced."""
+_STEPS = 4
+"""The first step allocates what later ones keep, and the next ones find holes between that."""
 HOLES = "holes of the heap"
 
 
@@ -77,17 +75,18 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
     batches = schedule.batches * max(1, session.job.epochs)
     largest = largest_batch(session, schedule, batches)
     with traceable(), traced_session(session, input_density(session), False) as allocations:
-        with allocations.during("pipeline"), memory_for(BATCHES), IN_THREADS.entered():
+        with allocations.during("pipeline"), memory_for(BATCHES):
             ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches), _older(session)]
+            buffers = _buffers(session, largest.loaded().batch)
         # Older weights are among what lies ahead.
         learn = LearnAlone(session, StaleWeights(session.learned, 0))
         for number in range(_STEPS):
             with allocations.during(f"step {number + 1}"):
-                loaded = _carried(session, largest)
+                loaded = _carried(session, largest, buffers)
                 learn(loaded)
                 del loaded
         trace_validation(session, session.whole_graph_inference, allocations)
-        del ahead
+        del ahead, buffers
         trace_last_inference(session, session.whole_graph_inference, allocations)
         return HostPeak.of(allocations.events), "traced", largest.how
 
@@ -107,17 +106,14 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
     arrays = [array for block in batch.blocks for part in block.parts for array in _arrays(part)]
     arrays += [*batch.vertices.values(), *batch.seeds.values()]
     held: list[Any] = [_like(array) for _ in range(gathered + sampled) for array in arrays]
-    for name, source in _read_sources(session, batch).items():
-        for shape, dtype in session.inputs.reader.reading(batch, name, source).shapes:
-            # Buffers have room for more than their first batch, but pages that nothing is written to do not exist. That
-            # of the batch being computed is allocated with it.
-            size = int(np.prod(shape)) * dtype.itemsize
-            held += [torch.empty(size, dtype=torch.uint8, device=META) for _ in range(gathered - 1)]
+    # Buffers are kept for as long as the pipeline is. They have room for more than their first batch, but pages that
+    # nothing is written to do not exist. Those of the batch being computed are allocated by the caller.
+    buffers = [_buffers(session, batch) for _ in range(gathered - 1)]
+    transferred = job.transfer_threads + job.transfer_depth
+    held += [_arrived(session, batch, each) for each in buffers[:transferred]]
     for edges in session.inputs.edges.readings(batch.blocks):
-        for shape, dtype in edges.shapes:
-            size = int(np.prod(shape)) * dtype.itemsize
-            held += [torch.empty(size, dtype=torch.uint8, device=META) for _ in range(gathered)]
-    return held
+        held += [_buffer(*each) for each in edges.shapes for _ in range(gathered)]
+    return [*held, *buffers]
 
 
 def _reused(session: Session, largest: LargestBatch, batches: int) -> torch.Tensor:
@@ -134,7 +130,7 @@ def _older(session: Session) -> torch.Tensor:
     return torch.empty(kept * weights, dtype=torch.uint8, device=META)
 
 
-def _read_sources(session: Session, batch: Any) -> dict[str, RowSource]:
+def _read_sources(session: Session, batch: Batch) -> dict[str, RowSource]:
     return {name: source for name, source in session.inputs.sources.items() if name in batch.vertices}
 
 
@@ -146,23 +142,37 @@ def _like(array: Array) -> torch.Tensor:
     return torch.empty(array.nbytes, dtype=torch.uint8, device=META)
 
 
-def _carried(session: Session, largest: LargestBatch) -> Loaded:
-    """The largest batch as the host's carrier makes it; its buffers are counted with those held ahead."""
+Buffers = dict[str, list[torch.Tensor]]
+"""Memory into which a batch's rows are read, by node type; meta tensors stand for the arrays of the pipeline."""
+
+
+def _buffers(session: Session, batch: Batch) -> Buffers:
+    """The buffers of a batch, which the pipeline keeps from batch to batch."""
+    return {
+        name: [_buffer(*each) for each in session.inputs.reader.reading(batch, name, source).shapes]
+        for name, source in _read_sources(session, batch).items()
+    }
+
+
+def _arrived(session: Session, batch: Batch, buffers: Buffers) -> dict[str, Any]:
+    """The rows of a batch as the model reads them: views of its buffers, or copies of another type beside them."""
+    found = {}
+    for name, source in _read_sources(session, batch).items():
+        reading = session.inputs.reader.reading(batch, name, source)
+        arrays: list[Any] = [
+            buffer[: int(np.prod(shape))].view(shape)
+            for buffer, (shape, _) in zip(buffers[name], reading.shapes, strict=True)
+        ]
+        found[name] = reading.arrived(arrays, _converted(session), torch.device("cpu"))
+    return found
+
+
+def _carried(session: Session, largest: LargestBatch, buffers: Buffers) -> Loaded:
+    """The largest batch as the host's carrier makes it in some buffers."""
     loaded = largest.loaded()
     session.task.label(loaded.batch)
-    for name, source in _read_sources(session, loaded.batch).items():
-        reading = session.inputs.reader.reading(loaded.batch, name, source)
-        with memory_for(BATCHES):
-            # Meta tensors stand for the arrays of the pipeline's buffers.
-            buffers: list[Any] = [_buffer(*each) for each in reading.shapes]
-            arrays = [
-                buffer[: int(np.prod(shape))].view(shape)
-                for buffer, (shape, _) in zip(buffers, reading.shapes, strict=True)
-            ]
-            loaded.batch.features[name] = reading.arrived(arrays, _converted(session), torch.device("cpu"))
-        # A converted copy exists beside the buffer that it was made from.
-        loaded.buffers += buffers
     with memory_for(BATCHES):
+        loaded.batch.features |= _arrived(session, loaded.batch, buffers)
         loaded.batch.blocks = session.inputs.edges.attached(loaded.batch.blocks)
     loaded.batch.labels = as_tensors(loaded.batch.labels)
     return loaded
@@ -202,16 +212,13 @@ class HostForecast:
 
 def forecast_host(session: Session, device: DeviceForecast | None) -> HostForecast:
     """For a session whose parts are on the host; `device` is the GPU's forecast, where one computes."""
-    fixed = {PROCESS: process_bytes(device is not None), **_graph_bytes(session)}
+    fixed = {PROCESS: process_bytes(device is not None, session.job.sampler), **_graph_bytes(session)}
     if device is not None:
         reused = session.job.reuse_mb << 20 if session.job.reuse_batches else 0
         parts = fixed | {BATCHES: device.pinned + _PINNED_STAGING + reused + group_bytes(session)}
         return HostForecast(sum(parts.values()), parts, device.peak.moment, device.method, device.reason)
     peak, method, reason = _steps(session)
-    # The process that was measured has computed batches, so some of what they load is counted there.
-    drawn = needs_placement(session.job.sampler)
-    parts = fixed | {LIBRARIES: LOADED_ON_HOST // 2 if drawn else LOADED_ON_HOST}
-    parts |= {name: parts.get(name, 0) + size for name, size in peak.categories.items()}
+    parts = fixed | {name: fixed.get(name, 0) + size for name, size in peak.categories.items()}
     return HostForecast(sum(parts.values()), parts, peak.moment, method, reason)
 
 

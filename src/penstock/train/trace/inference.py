@@ -1,7 +1,6 @@
 """Traces the validation at the end of an epoch: exact inference on a device takes memory beside that of steps."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
@@ -12,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.sampling.device.block import on_device
 from penstock.trace.allocations import ACTIVATIONS, META, Allocations
-from penstock.traced import TracedStream, is_gpu, memory_for
+from penstock.traced import is_gpu, memory_for
 from penstock.train.dataset.labels import in_any
 from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.inference import Inference, evaluating
@@ -21,8 +20,6 @@ from penstock.train.session import Session
 
 _READ = 2
 """Chunks whose rows are in a host's memory at once: the one being computed, and the next."""
-IN_THREADS = TracedStream()
-"""What threads of the host allocate, for which the C library has heaps of their own."""
 _GROWING = 16
 """Chunks of whole neighbourhoods that are examined until their size is known: it doubles while it fits."""
 _LOOKED_AT = 8
@@ -204,8 +201,7 @@ def _filled(plan: HostPlan, name: str, rows: Array, times: Array | None, count: 
 
 def _read(sampled: Sampled, widths: dict[str, int], inference: Inference) -> tuple[Sampled, dict[str, Any]]:
     """A chunk on the device that computes, with the rows it reads: of the input, or of the level below."""
-    with nullcontext() if is_gpu(META) else IN_THREADS.entered():
-        x = {name: torch.empty(len(ids), widths[name], device=META) for name, ids in sampled.inputs.items() if len(ids)}
+    x = {name: torch.empty(len(ids), widths[name], device=META) for name, ids in sampled.inputs.items() if len(ids)}
     sampled = sampled._replace(blocks=inference.engine.edges.attached(sampled.blocks))
     if is_gpu(META):
         sampled = sampled._replace(blocks=[on_device(block, META) for block in sampled.blocks])
