@@ -19,7 +19,7 @@ from penstock.imports import make_callable
 
 _MB = 1 << 20
 # glibc's names in malloc.h, and its defaults.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 _TRIM_DEFAULT, _MMAP_MAX_DEFAULT = 128 << 10, 65536
 
 
@@ -153,9 +153,7 @@ def freed_memory_kept() -> Iterator[None]:
     """Within it, freed memory stays with the process; at the end it is returned to the system.
 
     A training step frees hundreds of megabytes and the next one allocates as much again. By default glibc returns them
-    and the kernel clears them page by page, which took a third of a step's time. Threads that start from now on share
-    the heaps that there are, so that what one has freed serves the others; glibc settles that once for the process.
-    Other C libraries are left alone.
+    and the kernel clears them page by page, which took a third of a step's time. Other C libraries are left alone.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt") or not hasattr(libc, "malloc_trim"):
@@ -163,7 +161,6 @@ def freed_memory_kept() -> Iterator[None]:
         return
     with _keeping.lock:
         _keeping.users += 1
-        libc.mallopt(_M_ARENA_MAX, 1)
         libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
     try:
