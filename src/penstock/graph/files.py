@@ -446,9 +446,7 @@ def _disk_sentence(error: OSError, target: Path, kept: bool = False) -> str:
     reason = error.strerror or str(error)
     where = f" ({error.filename})" if error.filename and Path(str(error.filename)) != target else ""
     if kept:
-        return (
-            f"Could not write {target}: {reason}{where}. Free space; the same command then goes on with what is done."
-        )
+        return f"Could not write {target}: {reason}{where}. Free space; the same command then goes on from there."
     return f"Could not write {target}: {reason}{where}. Nothing was left there; free space or name another folder."
 
 

@@ -38,9 +38,10 @@ TYPED = {
     "time": "t",
     "features": [{"column": "r", "categorical": "one-hot"}],
 }
+LIKES = {**FOLLOWS, "type": ["user", "likes", "user"], "dangling": "drop", "undirected": True, "weight": "w"}
 RELATIONS = {**FOLLOWS, "dangling": "drop", "relation": "r", "reverse": True, "split": {"column": "s"}}
 SPECS = {
-    "several types": ([PLAIN, TAG], [TYPED, {**HAS, "dangling": "drop", "undirected": True, "weight": "w"}]),
+    "several types": ([PLAIN, TAG], [TYPED, {**HAS, "dangling": "drop"}, LIKES]),
     "relations": ([{**USERS, "label": {"column": "l", "kind": "multi-label"}}], [RELATIONS]),
     "only edges": ([{"type": "user"}, TAG], [{**FOLLOWS, "deduplicate": True}, HAS]),
 }

@@ -168,10 +168,11 @@ class Field(ABC):
 
     def learned(self) -> Any:
         """What was recorded, as JSON has it."""
-        return None
+        raise NotImplementedError
 
     def use_learned(self, learned: Any) -> None:
         """Go on with what another process has recorded, instead of learning."""
+        raise NotImplementedError
 
     @abstractmethod
     def rows(self, chunk: TableChunk) -> Array:

@@ -254,7 +254,7 @@ def learn_fields(fields: list[Field], table: Table, columns: set[str], progress:
 class FieldWriters(ExitStack):
     """The arrays of some fields, written as the chunks come; leaving it closes their files.
 
-    Rows can be added to those that are `known`, which another process wrote.
+    Those that are `known` were written by another process, and rows can be added once they are opened again.
     """
 
     def __init__(self, fields: list[Field], folder: Path, known: bool = False) -> None:
@@ -262,7 +262,12 @@ class FieldWriters(ExitStack):
         self._fields, self._folder = fields, folder
         self._writers: dict[str, ArrayWriter] = {}
         for name in [field.name for field in fields if known]:
-            self._writers[name] = self.enter_context(ArrayWriter.existing(self._path(name)).reopen())
+            self._writers[name] = ArrayWriter.existing(self._path(name))
+
+    def reopen(self) -> None:
+        """Add to files that are complete."""
+        for writer in self._writers.values():
+            self.enter_context(writer.reopen())
 
     @property
     def files(self) -> list[ArrayWriter]:

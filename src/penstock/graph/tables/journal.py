@@ -113,8 +113,8 @@ class Journal:
                 "files": dict(map(self._proved, files)),
                 "nodes": dict(nodes or {}),
             }
-            self._write(note)
             self._apply(note)
+            self._write(note)
         for path in gone:
             _remove(path)
 

@@ -146,6 +146,7 @@ class NodeTable:
         known = journal.state(self._step("fields")) is not None
         writers = stack.enter_context(FieldWriters(self.fields, self._target, known))
         if known:
+            writers.reopen()
             self._marks = ArrayWriter.existing(self._marks_path) if self._marks_path.exists() else None
         elif self.table is not None:
             self._write_rows(self.table, writers, progress)
