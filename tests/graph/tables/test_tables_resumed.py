@@ -18,7 +18,7 @@ from penstock.cli.data import data
 from penstock.errors import PenstockError
 from penstock.graph.data import SPLITS
 from penstock.graph.tables import bucket_files, import_tables, importer
-from penstock.graph.tables.journal import Journal
+from penstock.graph.tables.journal import Journal, Sources
 from penstock.progress import Progress
 from refusals import refused
 
@@ -58,7 +58,7 @@ class SmallBound(bucket_files.MemoryBound):
         return 1 << 12
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """An import ends here, as if it were killed: nothing is tidied."""
 
 
@@ -126,17 +126,17 @@ def _stop(monkeypatch, notes: int, before: bool = True) -> None:
     def write(journal: Journal, note) -> None:
         count[0] += 1
         if count[0] == notes and before:
-            raise Stopped
+            raise StoppedError
         written(journal, note)
         if count[0] == notes:
-            raise Stopped
+            raise StoppedError
 
     monkeypatch.setattr(Journal, "_write", write)
 
 
 def _stopped_after(bench: Workbench, spec: Path, notes: int, total: int = 9_000) -> None:
     """An import that was stopped after so many notes."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
         _stop(patch, notes, before=False)
         _run(spec, bench.out, total)
     assert _left(bench).is_dir() and not bench.out.exists()
@@ -160,7 +160,7 @@ def test_stopped_again_and_again(bench: Workbench, monkeypatch, name: str, befor
     spec = _spec(bench, name, integers=before)
     expected, notes = _expected(bench, spec), _count(bench, spec)
     for run in range(notes):
-        with monkeypatch.context() as patch, pytest.raises(Stopped):
+        with monkeypatch.context() as patch, pytest.raises(StoppedError):
             _stop(patch, 2 if before and run else 1, before)
             _run(spec, bench.out)
         assert not bench.out.exists()
@@ -168,3 +168,262 @@ def test_stopped_again_and_again(bench: Workbench, monkeypatch, name: str, befor
     assert _digests(bench.out) == expected
     assert len(said) == 1 and "goes on after step" in said[0]
     assert not list(bench.folder.glob(".*"))
+
+
+def test_ids_go_to_disk_and_lists_are_divided(bench: Workbench, spec: Path, monkeypatch) -> None:
+    """What the bound of these tests brings about: otherwise they would show little."""
+    steps, written = [], Journal._write
+    monkeypatch.setattr(Journal, "_write", lambda journal, note: (steps.append(note["step"]), written(journal, note)))
+    _run(spec, bench.out)
+    for some in (
+        "user: ids",
+        "tag to disk",
+        "numbers of a",
+        ": sorted, range 2",
+        "vertices",
+        "user__likes__user: lists",
+    ):
+        assert any(some in step for step in steps), (some, steps)
+
+
+def _pieces(bench: Workbench) -> list[Path]:
+    """The files that are gone on with, without empty ones."""
+    needed = set[str]()
+    for line in (_left(bench) / "journal").read_text().splitlines()[1:]:
+        note = json.loads(line.partition(" ")[2])
+        needed -= {name for name in needed for path in note["gone"] if name == path or name.startswith(f"{path}/")}
+        needed |= note["files"].keys()
+    return sorted(path for name in needed if (path := _left(bench) / name).stat().st_size > 128)
+
+
+@pytest.mark.parametrize("harm", ["changed", "cut", "gone"])
+def test_damaged_pieces_are_made_again(bench: Workbench, spec: Path, harm: str) -> None:
+    expected, notes = _expected(bench, spec), _count(bench, spec)
+    for place, after in enumerate(range(2, notes, 5)):
+        _stopped_after(bench, spec, after)
+        pieces = _pieces(bench)
+        piece = pieces[place * 7 % len(pieces)]
+        content = bytearray(piece.read_bytes())
+        content[128 + (len(content) - 128) // 2] ^= 1
+        if harm == "gone":
+            piece.unlink()
+        else:
+            piece.write_bytes(content if harm == "changed" else content[: len(content) // 2])
+        said = _run(spec, bench.out)
+        assert _digests(bench.out) == expected, piece
+        assert len(said) == 1 and "missing or damaged" in said[0]
+        shutil.rmtree(bench.out)
+
+
+def test_damage_behind_what_was_noted_does_no_harm(bench: Workbench, spec: Path) -> None:
+    """Files of steps that were not finished are longer than was noted."""
+    expected = _expected(bench, spec)
+    _stopped_after(bench, spec, 12)
+    for piece in _pieces(bench):
+        with piece.open("ab") as file:
+            file.write(b"more")
+    (_left(bench) / "new" / "stray.npy").write_bytes(b"")
+    (_left(bench) / "spool" / "link").symlink_to(bench.folder)
+    (said,) = _run(spec, bench.out)
+    assert "missing" not in said and _digests(bench.out) == expected
+
+
+def test_a_journal_that_was_cut(bench: Workbench, spec: Path) -> None:
+    expected = _expected(bench, spec)
+    _stopped_after(bench, spec, 9)
+    whole = bench.folder / "kept"
+    shutil.copytree(_left(bench), whole)
+    content = (whole / "journal").read_bytes()
+    lines = content.splitlines(keepends=True)
+    for cut in (0, 1, len(lines[0]) - 1, len(lines[0]) + 5, len(content) // 2, len(content) - 1):
+        shutil.rmtree(_left(bench), ignore_errors=True)
+        shutil.copytree(whole, _left(bench))
+        (_left(bench) / "journal").write_bytes(content[:cut])
+        (said,) = _run(spec, bench.out)
+        anew = cut < len(lines[0])
+        assert ("begins anew, because its journal is missing or damaged" in said) == anew
+        assert ("goes on after" in said) == (len(lines[0]) + len(lines[1]) <= cut) == ("begins anew" not in said)
+        assert _digests(bench.out) == expected, cut
+        shutil.rmtree(bench.out)
+
+
+def test_a_note_that_was_changed_ends_the_journal(bench: Workbench, spec: Path) -> None:
+    expected = _expected(bench, spec)
+    _stopped_after(bench, spec, 4)
+    journal = _left(bench) / "journal"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:3], lines[3].replace(b"step", b"stop"), *lines[4:]]))
+    (said,) = _run(spec, bench.out)
+    assert "goes on after" in said and _digests(bench.out) == expected
+
+
+def test_changed_tables_begin_anew(bench: Workbench, spec: Path) -> None:
+    _stopped_after(bench, spec, 9)
+    table = bench.folder / "has.parquet"
+    os.utime(table, ns=(0, 0))
+    (said,) = _run(spec, bench.out)
+    assert said.endswith(f"begins anew, because {table} has changed.")
+    assert _digests(bench.out) == _expected(bench, spec)
+
+
+def test_a_changed_spec_begins_anew(bench: Workbench, spec: Path) -> None:
+    _stopped_after(bench, spec, 9)
+    spec = bench.spec(*SPECS["only edges"])
+    (said,) = _run(spec, bench.out)
+    assert said.endswith("begins anew, because the spec has changed.")
+    assert _digests(bench.out) == _expected(bench, spec)
+
+
+def test_another_version_begins_anew(bench: Workbench, spec: Path, monkeypatch) -> None:
+    _stopped_after(bench, spec, 9)
+    monkeypatch.setattr(importer, "Sources", lambda spec, files: Sources(spec, files, format=2))
+    (said,) = _run(spec, bench.out)
+    assert said.endswith("begins anew, because the version of Penstock has changed.")
+
+
+@pytest.mark.parametrize("total", [4_000, 1 << 30])
+def test_another_bound_goes_on(bench: Workbench, spec: Path, total: int) -> None:
+    """Pieces do not depend on the bound: ids in memory go to disk where it is smaller now, others stay there."""
+    expected = _expected(bench, spec)
+    for notes in range(1, _count(bench, spec), 8):
+        _stopped_after(bench, spec, notes)
+        (said,) = _run(spec, bench.out, total)
+        assert "goes on" in said and _digests(bench.out) == expected, notes
+        shutil.rmtree(bench.out)
+    for notes in (2, 4):
+        _stopped_after(bench, spec, notes, total=1 << 30)
+        _run(spec, bench.out, total)
+        assert _digests(bench.out) == expected, notes
+        shutil.rmtree(bench.out)
+
+
+def test_an_import_without_a_bound_begins_anew(bench: Workbench, spec: Path) -> None:
+    _stopped_after(bench, spec, 9)
+    notes = Notes()
+    import_tables(spec, bench.out, progress=notes)
+    assert notes.notes[0].endswith("begins anew, because one without --memory-gb does not go on.")
+    assert not _left(bench).exists() and _digests(bench.out) == _expected(bench, spec)
+
+
+def test_wrong_tables_leave_nothing(bench: Workbench, spec: Path) -> None:
+    wrong = bench.spec([USERS, TAG], [FOLLOWS])
+    with refused("id-out-of-range name vertices that no node table has"):
+        _run(wrong, bench.out)
+    assert not _left(bench).exists() and not bench.out.exists()
+
+
+def test_passing_errors_keep_what_is_done(bench: Workbench, spec: Path, monkeypatch) -> None:
+    expected = _expected(bench, spec)
+    errors = [PenstockError("cut", code="external-failure"), KeyboardInterrupt(), OSError(28, "No space left")]
+    for place, error in enumerate(errors):
+        written, count = Journal._write, [0]
+
+        def write(journal, note, error=error, written=written, count=count) -> None:
+            count[0] += 1
+            if count[0] == 4:
+                raise error
+            written(journal, note)
+
+        with monkeypatch.context() as patch, pytest.raises((PenstockError, KeyboardInterrupt)) as caught:
+            patch.setattr(Journal, "_write", write)
+            _run(spec, bench.out)
+        assert _left(bench).exists()
+        assert ("cut", "the same command goes on", "the same command then goes on")[place] in str(caught.value)
+    (said,) = _run(spec, bench.out)
+    assert "goes on after step" in said and _digests(bench.out) == expected
+
+
+def test_what_is_there_is_replaced_at_the_end_only(bench: Workbench, spec: Path) -> None:
+    expected = _expected(bench, spec)
+    bench.out.mkdir()
+    (bench.out / "file").write_text("mine")
+    with refused("file-exists exists already"):
+        _run(spec, bench.out)
+    assert not _left(bench).exists()
+    shutil.rmtree(bench.out)
+    shutil.copytree(bench.folder / "whole", bench.out)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
+        _stop(patch, 6)
+        import_tables(spec, bench.out, force=True, memory_gb=9e-6)
+    assert _digests(bench.out) == expected
+    with refused("file-exists exists already"):
+        _run(spec, bench.out)
+    import_tables(spec, bench.out, force=True, memory_gb=9e-6)
+    assert _digests(bench.out) == expected and not _left(bench).exists()
+
+
+def test_two_imports_at_once(bench: Workbench, spec: Path, monkeypatch) -> None:
+    """The second one is refused, with a bound and without."""
+    written, refusals = Journal._write, []
+
+    def write(journal: Journal, note) -> None:
+        written(journal, note)
+        if not refusals:
+            for memory_gb in (9e-6, None):
+                with pytest.raises(PenstockError, match="is being written by another process") as caught:
+                    import_tables(spec, bench.out, memory_gb=memory_gb)
+                refusals.append(caught.value.code)
+
+    monkeypatch.setattr(Journal, "_write", write)
+    _run(spec, bench.out)
+    assert refusals == ["in-use", "in-use"] and _digests(bench.out) == _expected(bench, spec)
+
+
+def test_the_work_folder_must_be_ones_own(bench: Workbench, spec: Path) -> None:
+    elsewhere = bench.folder / "elsewhere"
+    elsewhere.mkdir()
+    _left(bench).symlink_to(elsewhere)
+    with refused("write-failed symbolic link"):
+        _run(spec, bench.out)
+    assert not any(elsewhere.iterdir())
+
+
+# The same by a signal that no process survives.
+
+PROGRAM = """
+import os, signal, sys
+from penstock.graph.tables import import_tables, importer
+from penstock.graph.tables.journal import Journal
+sys.path.insert(0, sys.argv[4])
+from test_tables_resumed import SmallBound
+
+written, left = Journal._write, [int(sys.argv[3])]
+
+def write(journal, note):
+    written(journal, note)
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Journal._write = write
+importer.MemoryBound = lambda gb: SmallBound(int(gb * 1e9))
+import_tables(sys.argv[1], sys.argv[2], memory_gb=9e-6)
+"""
+
+
+def test_killed(bench: Workbench, spec: Path) -> None:
+    expected = _expected(bench, spec)
+    here = Path(__file__).parent
+    folders = os.pathsep.join(map(str, (here, here.parents[1], *sys.path)))
+    for notes in (5, 11):
+        words = [sys.executable, "-c", PROGRAM, spec, bench.out, str(notes), here]
+        done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONPATH": folders})
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert _left(bench).is_dir() and not bench.out.exists()
+    (said,) = _run(spec, bench.out)
+    assert "goes on after step" in said and _digests(bench.out) == expected
+    assert not _left(bench).exists()
+
+
+def test_the_command_says_where_it_goes_on(bench: Workbench, spec: Path) -> None:
+    words = ["import", str(spec), "--out", str(bench.out), "--memory-gb", "0.000009"]
+    _stopped_after(bench, spec, 9)
+    said = CliRunner().invoke(data, words, catch_exceptions=False)
+    assert "goes on after step" in said.stderr
+    shutil.rmtree(bench.out)
+    _stopped_after(bench, spec, 9)
+    found = json.loads(CliRunner().invoke(data, [*words, "--json"], catch_exceptions=False).stdout)
+    assert found["resumed"]["step"] >= 2 and found["resumed"]["of"] == 9
+    assert found["resumed"]["after"] in said.stderr and len(found["notes"]) == 1
+    found = json.loads(CliRunner().invoke(data, [*words, "--force", "--json"], catch_exceptions=False).stdout)
+    assert found["resumed"] is None and found["notes"] == []

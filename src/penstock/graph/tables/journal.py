@@ -122,9 +122,10 @@ class Journal:
         """Go on with what lies in the folder, or begin anew: where it goes on, and what could not be gone on with."""
         assert self._folder is not None, "only a journal in a folder can be taken up"
         about, *notes = _whole_lines(self._folder / _NAME) or [{}]
-        problem = sources.difference(about) if about else None
-        if not about and any(self._folder.iterdir()):
-            problem = "its journal is missing or damaged"
+        if not about:
+            problem = "its journal is missing or damaged" if any(self._folder.iterdir()) else None
+        else:
+            problem = sources.difference(about) or (None if notes else "no step of it was done")
         kept = 0 if problem else self._unharmed(notes)
         if kept < len(notes) and not problem:
             problem = "files of it are missing or damaged"

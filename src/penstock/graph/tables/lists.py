@@ -188,7 +188,8 @@ def write_lists(
         progress.advance(edges.count)
         return open_edges(folder, EdgeInfo.model_validate(state), edges.num_destinations)
     work = spool.folder / "sorted" / folder.name
-    if bound is None or _memory_of(edges, deduplicate) <= bound.list_bytes:
+    divided = journal.state(f"{step}, divided") is not None
+    if bound is None or (_memory_of(edges, deduplicate) <= bound.list_bytes and not divided):
         made = _write_in_memory(edges, deduplicate, folder)
         progress.advance(edges.count)
     else:
@@ -310,11 +311,11 @@ class ListSorter:
 
     def _sort_all(self, run: _Run, step: str) -> None:
         """Write all lists; where their edges are divided first, what is done is noted after every range."""
-        journal, (low, high) = self._target.journal, run.rows
-        if self._fits(run) or high - low <= 1:
+        journal, state = self._target.journal, self._target.journal.state(f"{step}, divided")
+        if state is None and (self._fits(run) or run.rows[1] - run.rows[0] <= 1):
             self._sort(run)
             return
-        if (state := journal.state(f"{step}, divided")) is not None:
+        if state is not None:
             division = _Division(state["groups"], state["shift"])
             self._divided += 1
             file = self._file(len(division.groups), known=True)
