@@ -18,7 +18,7 @@ from penstock.cli.data import data
 from penstock.errors import PenstockError
 from penstock.graph.data import SPLITS
 from penstock.graph.tables import bucket_files, import_tables, importer
-from penstock.graph.tables.journal import Journal, Sources
+from penstock.graph.tables.journal import ImportJournal, Sources
 from penstock.progress import Progress
 from refusals import refused
 
@@ -121,9 +121,9 @@ def _left(bench: Workbench) -> Path:
 
 def _stop(monkeypatch, notes: int, before: bool = True) -> None:
     """Imports end at their n-th note from now on: before it is written, or right behind it."""
-    written, count = Journal._write, [0]
+    written, count = ImportJournal._write, [0]
 
-    def write(journal: Journal, note) -> None:
+    def write(journal: ImportJournal, note) -> None:
         count[0] += 1
         if count[0] == notes and before:
             raise StoppedError
@@ -131,7 +131,7 @@ def _stop(monkeypatch, notes: int, before: bool = True) -> None:
         if count[0] == notes:
             raise StoppedError
 
-    monkeypatch.setattr(Journal, "_write", write)
+    monkeypatch.setattr(ImportJournal, "_write", write)
 
 
 def _stopped_after(bench: Workbench, spec: Path, notes: int, total: int = 9_000) -> None:
@@ -142,15 +142,19 @@ def _stopped_after(bench: Workbench, spec: Path, notes: int, total: int = 9_000)
     assert _left(bench).is_dir() and not bench.out.exists()
 
 
-def _count(bench: Workbench, spec: Path) -> int:
-    """The notes of an import that is not stopped."""
+def _steps(bench: Workbench, spec: Path) -> list[str]:
+    """What an import that is not stopped notes."""
+    written, steps = ImportJournal._write, []
+
+    def write(journal: ImportJournal, note) -> None:
+        steps.append(note["step"])
+        written(journal, note)
+
     with pytest.MonkeyPatch.context() as patch:
-        steps = []
-        written = Journal._write
-        patch.setattr(Journal, "_write", lambda journal, note: (steps.append(note["step"]), written(journal, note)))
+        patch.setattr(ImportJournal, "_write", write)
         _run(spec, bench.folder / "counted")
     assert len(set(steps)) == len(steps)
-    return len(steps)
+    return steps
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
@@ -158,7 +162,7 @@ def _count(bench: Workbench, spec: Path) -> int:
 def test_stopped_again_and_again(bench: Workbench, monkeypatch, name: str, before: bool) -> None:
     """At every note, each time going on from the one before."""
     spec = _spec(bench, name, integers=before)
-    expected, notes = _expected(bench, spec), _count(bench, spec)
+    expected, notes = _expected(bench, spec), len(_steps(bench, spec))
     for run in range(notes):
         with monkeypatch.context() as patch, pytest.raises(StoppedError):
             _stop(patch, 2 if before and run else 1, before)
@@ -170,11 +174,9 @@ def test_stopped_again_and_again(bench: Workbench, monkeypatch, name: str, befor
     assert not list(bench.folder.glob(".*"))
 
 
-def test_ids_go_to_disk_and_lists_are_divided(bench: Workbench, spec: Path, monkeypatch) -> None:
-    """What the bound of these tests brings about: otherwise they would show little."""
-    steps, written = [], Journal._write
-    monkeypatch.setattr(Journal, "_write", lambda journal, note: (steps.append(note["step"]), written(journal, note)))
-    _run(spec, bench.out)
+def test_what_is_noted(bench: Workbench, spec: Path) -> None:
+    """Within the bound of these tests ids go to disk and lists are divided: otherwise they would show little."""
+    steps = _steps(bench, spec)
     for some in (
         "user: ids",
         "tag to disk",
@@ -198,8 +200,8 @@ def _pieces(bench: Workbench) -> list[Path]:
 
 @pytest.mark.parametrize("harm", ["changed", "cut", "gone"])
 def test_damaged_pieces_are_made_again(bench: Workbench, spec: Path, harm: str) -> None:
-    expected, notes = _expected(bench, spec), _count(bench, spec)
-    for place, after in enumerate(range(2, notes, 5)):
+    expected, notes = _expected(bench, spec), len(_steps(bench, spec))
+    for place, after in enumerate(range(2, notes, 9)):
         _stopped_after(bench, spec, after)
         pieces = _pieces(bench)
         piece = pieces[place * 7 % len(pieces)]
@@ -285,7 +287,7 @@ def test_another_version_begins_anew(bench: Workbench, spec: Path, monkeypatch) 
 def test_another_bound_goes_on(bench: Workbench, spec: Path, total: int) -> None:
     """Pieces do not depend on the bound: ids in memory go to disk where it is smaller now, others stay there."""
     expected = _expected(bench, spec)
-    for notes in range(1, _count(bench, spec), 8):
+    for notes in range(1, len(_steps(bench, spec)), 8):
         _stopped_after(bench, spec, notes)
         (said,) = _run(spec, bench.out, total)
         assert "goes on" in said and _digests(bench.out) == expected, notes
@@ -316,7 +318,7 @@ def test_passing_errors_keep_what_is_done(bench: Workbench, spec: Path, monkeypa
     expected = _expected(bench, spec)
     errors = [PenstockError("cut", code="external-failure"), KeyboardInterrupt(), OSError(28, "No space left")]
     for place, error in enumerate(errors):
-        written, count = Journal._write, [0]
+        written, count = ImportJournal._write, [0]
 
         def write(journal, note, error=error, written=written, count=count) -> None:
             count[0] += 1
@@ -325,7 +327,7 @@ def test_passing_errors_keep_what_is_done(bench: Workbench, spec: Path, monkeypa
             written(journal, note)
 
         with monkeypatch.context() as patch, pytest.raises((PenstockError, KeyboardInterrupt)) as caught:
-            patch.setattr(Journal, "_write", write)
+            patch.setattr(ImportJournal, "_write", write)
             _run(spec, bench.out)
         assert _left(bench).exists()
         assert ("cut", "the same command goes on", "the same command then goes on")[place] in str(caught.value)
@@ -354,9 +356,9 @@ def test_what_is_there_is_replaced_at_the_end_only(bench: Workbench, spec: Path)
 
 def test_two_imports_at_once(bench: Workbench, spec: Path, monkeypatch) -> None:
     """The second one is refused, with a bound and without."""
-    written, refusals = Journal._write, []
+    written, refusals = ImportJournal._write, []
 
-    def write(journal: Journal, note) -> None:
+    def write(journal: ImportJournal, note) -> None:
         written(journal, note)
         if not refusals:
             for memory_gb in (9e-6, None):
@@ -364,7 +366,7 @@ def test_two_imports_at_once(bench: Workbench, spec: Path, monkeypatch) -> None:
                     import_tables(spec, bench.out, memory_gb=memory_gb)
                 refusals.append(caught.value.code)
 
-    monkeypatch.setattr(Journal, "_write", write)
+    monkeypatch.setattr(ImportJournal, "_write", write)
     _run(spec, bench.out)
     assert refusals == ["in-use", "in-use"] and _digests(bench.out) == _expected(bench, spec)
 
@@ -383,11 +385,11 @@ def test_the_work_folder_must_be_ones_own(bench: Workbench, spec: Path) -> None:
 PROGRAM = """
 import os, signal, sys
 from penstock.graph.tables import import_tables, importer
-from penstock.graph.tables.journal import Journal
+from penstock.graph.tables.journal import ImportJournal
 sys.path.insert(0, sys.argv[4])
 from test_tables_resumed import SmallBound
 
-written, left = Journal._write, [int(sys.argv[3])]
+written, left = ImportJournal._write, [int(sys.argv[3])]
 
 def write(journal, note):
     written(journal, note)
@@ -395,7 +397,7 @@ def write(journal, note):
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-Journal._write = write
+ImportJournal._write = write
 importer.MemoryBound = lambda gb: SmallBound(int(gb * 1e9))
 import_tables(sys.argv[1], sys.argv[2], memory_gb=9e-6)
 """

@@ -19,7 +19,7 @@ from penstock.graph.tables.bucket_files import MemoryBound
 from penstock.graph.tables.columns import Field, as_text
 from penstock.graph.tables.disk_index import FoundNumbers, IdFile
 from penstock.graph.tables.fields import FieldWriters, edge_fields, fold_codes, learn_fields, roles_of
-from penstock.graph.tables.journal import Journal
+from penstock.graph.tables.journal import ImportJournal
 from penstock.graph.tables.nodes import IndexFullError, NodeTable
 from penstock.graph.tables.reader import Role, Table, TableChunk
 from penstock.graph.tables.spec import EdgeSpec
@@ -164,12 +164,12 @@ class EdgeTable:
         """The step that `spool` notes."""
         return f"{self.key}: edges"
 
-    def take_up(self, journal: Journal) -> None:
+    def take_up(self, journal: ImportJournal) -> None:
         """Use what another process has noted of all rows."""
         self._learn(journal, SILENT)
         self.dropped = journal.state(self.step)["dropped"]
 
-    def spool(self, folder: Path, journal: Journal, progress: Progress) -> Spool:
+    def spool(self, folder: Path, journal: ImportJournal, progress: Progress) -> Spool:
         """All rows resolved and written to `folder` in order of arrival."""
         if (state := journal.state(self.step)) is not None:
             self.take_up(journal)
@@ -197,7 +197,7 @@ class EdgeTable:
         journal.note(self.step, state, [*spool.files, *files], [folder / "asked"], nodes)
         return spool
 
-    def _learn(self, journal: Journal, progress: Progress) -> None:
+    def _learn(self, journal: ImportJournal, progress: Progress) -> None:
         """What the fields need to see of all rows beforehand."""
         learning, step = [field for field in self.fields if field.learns], f"{self.key}: columns"
         if (learned := journal.state(step)) is not None:
@@ -209,7 +209,7 @@ class EdgeTable:
                     pass
             journal.note(step, [field.learned() for field in learning])
 
-    def _noted_ends(self, journal: Journal) -> tuple[dict[str, Any], list[ArrayWriter]]:
+    def _noted_ends(self, journal: ImportJournal) -> tuple[dict[str, Any], list[ArrayWriter]]:
         """What a journal is to note of the ids of both ends."""
         states, files = dict[str, Any](), list[ArrayWriter]()
         for nodes in dict.fromkeys((self.source, self.destination)):
@@ -217,7 +217,7 @@ class EdgeTable:
             files += some
         return states, files
 
-    def _spool(self, folder: Path, journal: Journal, progress: Progress) -> Spool:
+    def _spool(self, folder: Path, journal: ImportJournal, progress: Progress) -> Spool:
         self.dropped, self._named = 0, []
         self._answers = self._ask(folder / "asked", journal, progress)
         ends = (self.source, self.destination)
@@ -232,7 +232,7 @@ class EdgeTable:
 
     # Ends whose ids are on disk are looked up before the table is read for the rest.
 
-    def _ask(self, work: Path, journal: Journal, progress: Progress) -> dict[str, FoundNumbers]:
+    def _ask(self, work: Path, journal: ImportJournal, progress: Progress) -> dict[str, FoundNumbers]:
         """The numbers of the ends whose ids are on disk, by column; where both are of one type, of both in turn."""
         ends = {column: nodes for column, nodes in self.ends() if nodes.on_disk}
         if not ends or self._bound is None:
@@ -287,7 +287,7 @@ class EdgeTable:
         ends: dict[str, NodeTable],
         work: Path,
         lost: Array | None,
-        noted: tuple[str, Journal],
+        noted: tuple[str, ImportJournal],
     ) -> dict[str, FoundNumbers]:
         """Ends that may not create vertices first: rows that they lose create none at the other end."""
         answers: dict[str, FoundNumbers] = {}
@@ -307,7 +307,7 @@ class EdgeTable:
         return answers
 
     def _answer_end(
-        self, asked: IdFile, nodes: NodeTable, place: Path, lost: Array | None, step: str, journal: Journal
+        self, asked: IdFile, nodes: NodeTable, place: Path, lost: Array | None, step: str, journal: ImportJournal
     ) -> FoundNumbers:
         """The numbers of the ids of one end."""
         assert nodes.on_disk is not None, "ids in memory are looked up row by row"

@@ -24,7 +24,7 @@ from penstock.graph.tables.bucket_files import READING_MB, MemoryBound
 from penstock.graph.tables.columns import Field
 from penstock.graph.tables.edges import EdgeTable, Spool
 from penstock.graph.tables.fields import standardise_as, standardised
-from penstock.graph.tables.journal import Journal, Resumption, Sources, empty
+from penstock.graph.tables.journal import ImportJournal, Resumption, Sources, empty
 from penstock.graph.tables.lists import ListTarget, known_lists, lists_step, write_spool
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import Table, TableChunk
@@ -64,7 +64,7 @@ def run_import(
     work = lasting_name(out)
     with _readable_columns(spec_path):
         import_ = _Import(spec, spec_path.parent, work / "new", work / "spool", bound)
-    journal = Journal() if bound is None else Journal(work, import_.steps)
+    journal = ImportJournal() if bound is None else ImportJournal(work, import_.steps)
 
     def keeps(error: BaseException) -> bool:
         return not journal.is_empty and not (isinstance(error, PenstockError) and error.code not in _PASSING)
@@ -84,7 +84,7 @@ _PASSING: tuple[Code, ...] = ("external-failure", "write-failed", "file-not-foun
 """Errors after which the same command may succeed: what is done is kept for it."""
 
 
-def _take_up(journal: Journal, work: Path, sources: Sources, out: Path, progress: Progress) -> Resumption | None:
+def _take_up(journal: ImportJournal, work: Path, sources: Sources, out: Path, progress: Progress) -> Resumption | None:
     """Go on with what an import that was stopped has left; one line says so, or why that cannot be."""
     resumed, problem = None, None
     if journal.is_kept:
@@ -141,11 +141,12 @@ class _Import:
 
     def sources(self, spec_path: Path) -> Sources:
         """What the graph is made from."""
-        tables = [each.table for each in (*self._nodes.values(), *self._edges) if each.table is not None]
+        tables = [each.table for each in self._nodes.values() if each.table is not None]
+        tables += [each.table for each in self._edges]
         files = {str(file): [file.size, file.modified] for table in tables for file in table.files}
         return Sources(read_document(spec_path), files)
 
-    def build(self, journal: Journal, progress: Progress) -> None:
+    def build(self, journal: ImportJournal, progress: Progress) -> None:
         """Write the graph's folder; the document comes last."""
         target = ListTarget(self._folder, self._bound, journal, progress)
         node_sets, edge_sets = _read_all(self._nodes, self._edges, target, self._work)
@@ -241,7 +242,7 @@ def append_tables(graph: str | Path, spec_path: str | Path, progress: Progress =
             EdgeTable(each, spec_path.parent, nodes[each.type[0]], nodes[each.type[2]], None) for each in spec.edges
         ]
         _standardise_as_imported(nodes, edges, known)
-        target = ListTarget(held.work, None, Journal(), progress)
+        target = ListTarget(held.work, None, ImportJournal(), progress)
         node_sets, edge_sets = _read_all(nodes, edges, target, held.work / "spool")
         distinct = [kind for each in spec.edges if each.deduplicate for kind in (each.type, each.reverse_type) if kind]
         added = {name: each for name, each in node_sets.items() if each.count}

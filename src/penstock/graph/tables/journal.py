@@ -71,7 +71,7 @@ class Proof(NamedTuple):
     checksum: int
 
 
-class Journal:
+class ImportJournal:
     """The notes of an import in a folder. Without a folder nothing is noted, and nothing was done before."""
 
     def __init__(self, folder: Path | None = None, steps: Sequence[str] = ()) -> None:

@@ -17,7 +17,7 @@ from penstock.graph.folder import describe_edges, edges_folder, open_edges, writ
 from penstock.graph.schema import EdgeInfo, EdgeType, edge_key, file_name, relation_names
 from penstock.graph.tables.bucket_files import BucketFile, MemoryBound, groups_of
 from penstock.graph.tables.edges import Spool
-from penstock.graph.tables.journal import Journal
+from penstock.graph.tables.journal import ImportJournal
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.spec import EdgeSpec
 from penstock.kernels import njit
@@ -33,7 +33,7 @@ class ListTarget(NamedTuple):
     folder: Path
     """The graph's."""
     bound: MemoryBound | None
-    journal: Journal
+    journal: ImportJournal
     progress: Progress
 
 
@@ -108,7 +108,7 @@ def _write_relations(spool: Spool, target: ListTarget) -> dict[EdgeType, EdgeSet
     return made
 
 
-def _by_relation(spool: Spool, split: str, columns: dict[str, Array], journal: Journal) -> BucketFile:
+def _by_relation(spool: Spool, split: str, columns: dict[str, Array], journal: ImportJournal) -> BucketFile:
     """Rows divided by their relations."""
     step = f"{edge_key(spool.spec.type)}: by relation, {split}"
     codes = open_array(spool.relations[split].path)
