@@ -229,8 +229,8 @@ def import_command(
     for what, counts in notes.items():
         thing = "edges" if what == "dropped" else "vertices"
         lines.append(f"  {what}: " + ", ".join(f"{counted(count, thing)} of {name}" for name, count in counts.items()))
-    fields = {**_fields(graph, out, took), **notes, "resumed": resumed, "notes": progress.notes}
-    answer(as_json, fields, *_lines(graph), *lines, _written(out, took))
+    told = {name: each for name, each in (("resumed", resumed), ("notes", progress.notes)) if each}
+    answer(as_json, {**_fields(graph, out, took), **notes, **told}, *_lines(graph), *lines, _written(out, took))
 
 
 # `penstock data append` and `penstock data compact`: segments of a graph that grows.

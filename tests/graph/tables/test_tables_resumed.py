@@ -428,4 +428,4 @@ def test_the_command_says_where_it_goes_on(bench: Workbench, spec: Path) -> None
     assert found["resumed"]["step"] >= 2 and found["resumed"]["of"] == 9
     assert found["resumed"]["after"] in said.stderr and len(found["notes"]) == 1
     found = json.loads(CliRunner().invoke(data, [*words, "--force", "--json"], catch_exceptions=False).stdout)
-    assert found["resumed"] is None and found["notes"] == []
+    assert "resumed" not in found and "notes" not in found
