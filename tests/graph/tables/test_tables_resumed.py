@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tables_workbench import FOLLOWS, USERS, Workbench
 from typer.testing import CliRunner
@@ -17,7 +19,7 @@ from typer.testing import CliRunner
 from penstock.cli.data import data
 from penstock.errors import PenstockError
 from penstock.graph.data import SPLITS
-from penstock.graph.tables import bucket_files, import_tables, importer
+from penstock.graph.tables import bucket_files, edges, import_tables, importer, reader
 from penstock.graph.tables.journal import ImportJournal, Sources
 from penstock.progress import Progress
 from refusals import refused
@@ -30,7 +32,7 @@ PLAIN = {
     "split": {"ratios": [0.6, 0.2, 0.2], "seed": 3},
 }
 TAG = {"type": "tag"}
-HAS = {"type": ["user", "has", "tag"], "files": "has.parquet", "source": "a", "destination": "b"}
+HAS = {"type": ["user", "has", "tag"], "files": "has", "source": "a", "destination": "b"}
 TYPED = {
     **FOLLOWS,
     "dangling": "create",
@@ -77,6 +79,8 @@ def spec(bench: Workbench, request) -> Path:
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> None:
     monkeypatch.setattr(importer, "MemoryBound", lambda gb: SmallBound(int(gb * 1e9)))
+    monkeypatch.setattr(edges, "_NOTED_ROWS", 500)
+    monkeypatch.setattr(reader, "_BATCH_ROWS", 300)
 
 
 def _spec(bench: Workbench, name: str, integers: bool = False) -> Path:
@@ -93,7 +97,11 @@ def _spec(bench: Workbench, name: str, integers: bool = False) -> Path:
     fields["s"] = rng.choice(SPLITS, EDGES, p=[0.8, 0.1, 0.1])
     bench.table("follows.parquet", {**ends, **fields})
     tags = rng.choice([f"tag {i}" for i in range(100)], EDGES)
-    bench.table("has.parquet", {"a": rng.choice(named, EDGES), "b": tags, "w": rng.random(EDGES)})
+    has = pa.table({"a": rng.choice(named, EDGES), "b": tags, "w": rng.random(EDGES)})
+    (bench.folder / "has").mkdir()
+    pq.write_table(has[:700], bench.folder / "has" / "1.parquet", row_group_size=330)
+    bench.table("has/2.parquet", {"a": named[:0], "b": tags[:0], "w": np.empty(0)})
+    pq.write_table(has[700:], bench.folder / "has" / "3.parquet")
     return bench.spec(*SPECS[name])
 
 
@@ -181,7 +189,7 @@ def test_what_is_noted(bench: Workbench, spec: Path) -> None:
         "user: ids",
         "tag to disk",
         "numbers of a",
-        ": sorted, range 2",
+        ": sorted, piece 2",
         "vertices",
         "user__likes__user: lists",
     ):
@@ -261,7 +269,7 @@ def test_a_note_that_was_changed_ends_the_journal(bench: Workbench, spec: Path) 
 
 def test_changed_tables_begin_anew(bench: Workbench, spec: Path) -> None:
     _stopped_after(bench, spec, 9)
-    table = bench.folder / "has.parquet"
+    table = bench.folder / "has" / "2.parquet"
     os.utime(table, ns=(0, 0))
     (said,) = _run(spec, bench.out)
     assert said.endswith(f"begins anew, because {table} has changed.")

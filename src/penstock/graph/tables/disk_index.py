@@ -54,6 +54,10 @@ class IdFile:
         self._write()
         self.file.close()
 
+    def reopen(self) -> None:
+        """Add ids behind those of complete files."""
+        self.file.more()
+
     def sizes(self) -> Array:
         """The bytes that an index of each bucket's ids takes."""
         text = self.file.text_bytes() / max(1, self.rows)
@@ -255,9 +259,16 @@ class FoundNumbers:
             missing -= len(parts[-1])
         return np.concatenate(parts)
 
-    def again(self) -> None:
-        """Begin with the first number."""
+    def again(self, after: int = 0) -> None:
+        """Begin with the first number, or after so many."""
         self._block, self._left = 0, self._left[:0]
+        while after:
+            bounds = self._asked.column("bounds")[self._block]
+            rows = int(bounds[-1] - bounds[0])
+            if rows > after:
+                self.take(after)
+                return
+            self._block, after = self._block + 1, after - rows
 
     @property
     def rows(self) -> int:

@@ -1,7 +1,7 @@
 """Edge types from tables to a spool on disk: endpoints resolved, rows kept, held out or dropped."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from penstock.graph.tables.bucket_files import MemoryBound
 from penstock.graph.tables.columns import Field, as_text
 from penstock.graph.tables.disk_index import FoundNumbers, IdFile
 from penstock.graph.tables.fields import FieldWriters, edge_fields, fold_codes, learn_fields, roles_of
-from penstock.graph.tables.journal import ImportJournal
+from penstock.graph.tables.journal import ImportJournal, piece_of
 from penstock.graph.tables.nodes import IndexFullError, NodeTable
-from penstock.graph.tables.reader import Role, Table, TableChunk
+from penstock.graph.tables.reader import Position, Role, Table, TableChunk
 from penstock.graph.tables.spec import EdgeSpec
 from penstock.progress import SILENT, Progress
 
@@ -46,6 +46,7 @@ class Spool(ExitStack):
         self.spec, self.ends, self.folder, self._known = spec, ends, folder, words is not None
         self._dtype = index_dtype(max(nodes.count for nodes in ends))
         self.sources, self.destinations = self._writer("sources"), self._writer("destinations")
+        self._dtype = self.sources.dtype
         # Where an undirected edge is stored twice, both need the row of its fields.
         self.rows = self._writer("rows", np.int64) if spec.undirected and fields else None
         self.fields = self.enter_context(FieldWriters(fields, folder, self._known))
@@ -56,7 +57,16 @@ class Spool(ExitStack):
         named = ("train", *held_out) if spec.relation is not None else ()
         self.relations = {name: self._writer(f"relations.{name}", np.int64) for name in named}
         """By split, the relation of each row."""
-        self._kept = 0
+        self.kept = 0
+        """Rows that are edges; those of undirected edges count once."""
+
+    def reopen(self, kept: int) -> None:
+        """Add rows behind those that another process has written, of which so many are edges."""
+        self.kept = kept
+        self.fields.reopen()
+        for writer in self.files:
+            if writer not in self.fields.files:
+                self.enter_context(writer.reopen())
 
     def append(self, chunk: TableChunk, sources: Array, destinations: Array, keep: Array | None) -> None:
         """Write the rows of a chunk that are marked in `keep` (None: all)."""
@@ -73,10 +83,10 @@ class Spool(ExitStack):
         if self.spec.undirected:
             sources, destinations, order = _both_ways(sources, destinations)
             if self.rows is not None:
-                self.rows.append(self._kept + order)
+                self.rows.append(self.kept + order)
         self.sources.append(sources)
         self.destinations.append(destinations)
-        self._kept += rows
+        self.kept += rows
 
     @property
     def files(self) -> list[ArrayWriter]:
@@ -142,6 +152,8 @@ def _both_ways(sources: Array, destinations: Array) -> tuple[Array, Array, Array
 
 _NAMED = 5
 _LOST_ROWS = 1 << 18
+_NOTED_ROWS = 1 << 24
+"""Rows of a table that are read before that is noted."""
 
 
 class EdgeTable:
@@ -173,7 +185,9 @@ class EdgeTable:
         """All rows resolved and written to `folder` in order of arrival."""
         if (state := journal.state(self.step)) is not None:
             self.take_up(journal)
-            return Spool(self.spec, self.fields, (self.source, self.destination), folder, state["words"])
+            return Spool(
+                self.spec, self.fields, (self.source, self.destination), folder / state["folder"], state["words"]
+            )
         # By now the node tables are read and the kinds of their ids are known.
         self.table.roles = self.roles()
         if self.source is self.destination and self.source.kind is None:
@@ -192,7 +206,7 @@ class EdgeTable:
                 journal.note(f"{self.key}: {name} to disk", True, files, [folder, known], {name: state})
         if self.dropped and self.spec.dangling == "error":
             raise PenstockError(self._dangling_sentence(), code="id-out-of-range")
-        state = {"dropped": self.dropped, "words": list(spool.words)}
+        state = {"dropped": self.dropped, "words": list(spool.words), "folder": spool.folder.name}
         nodes, files = self._noted_ends(journal)
         journal.note(self.step, state, [*spool.files, *files], [folder / "asked"], nodes)
         return spool
@@ -218,17 +232,46 @@ class EdgeTable:
         return states, files
 
     def _spool(self, folder: Path, journal: ImportJournal, progress: Progress) -> Spool:
-        self.dropped, self._named = 0, []
+        """The rows are noted in pieces, for each set of ends on disk apart: the table may have to be read again."""
         self._answers = self._ask(folder / "asked", journal, progress)
-        ends = (self.source, self.destination)
+        ends, kind = (self.source, self.destination), f"rows.{len(self._answers)}.{self._ends_on_disk()}"
+        count, state = journal.pieces(f"{self.step}, {kind}")
+        self.dropped, self._named = (state["dropped"], state["named"]) if state else (0, [])
         with (
-            Spool(self.spec, self.fields, ends, folder) as spool,
+            Spool(self.spec, self.fields, ends, folder / kind, state and state["words"]) as spool,
             progress.step(self.step, self.table.rows, "rows"),
         ):
-            for chunk in self._chunks():
+            rows = noted = self._go_on(spool, state, progress) if state else 0
+            for chunk in self._chunks(tuple(state["position"]) if state else (0, 0)):
                 self._take(chunk, spool)
+                rows += len(chunk)
                 progress.advance(len(chunk))
+                if journal.is_kept and rows - noted >= _NOTED_ROWS:
+                    step = piece_of(f"{self.step}, {kind}", count)
+                    self._note_rows(step, spool, {"rows": rows, "position": self.table.position(chunk)}, journal)
+                    count, noted = count + 1, rows
         return spool
+
+    def _go_on(self, spool: Spool, state: dict[str, Any], progress: Progress) -> int:
+        """Have a spool go on behind rows that another process has noted; returns their number."""
+        spool.reopen(state["kept"])
+        if self.fields:
+            # The first rows decide types and widths.
+            with closing(self.table.chunks(set(roles_of(self.fields)) or set(self.table.roles))) as chunks:
+                spool.fields.try_on(next(chunks))
+        for found in self._answers.values():
+            found.again(state["rows"] * (2 if self.source is self.destination else 1))
+        progress.advance(state["rows"])
+        return int(state["rows"])
+
+    def _note_rows(self, step: str, spool: Spool, read: dict[str, Any], journal: ImportJournal) -> None:
+        nodes, files = self._noted_ends(journal)
+        found = {"dropped": self.dropped, "named": self._named, "words": list(spool.words), "kept": spool.kept}
+        journal.note(step, {**read, **found}, [*spool.files, *files], nodes=nodes)
+
+    def _ends_on_disk(self) -> str:
+        """Which ends have their ids on disk, as part of a name."""
+        return "".join(str(place) for place, (_, nodes) in enumerate(self.ends()) if nodes.on_disk)
 
     # Ends whose ids are on disk are looked up before the table is read for the rest.
 
@@ -238,7 +281,7 @@ class EdgeTable:
         if not ends or self._bound is None:
             return {}
         # More ends may be on disk when the table is read again.
-        work = work / "".join(str(place) for place, (column, _) in enumerate(self.ends()) if column in ends)
+        work = work / self._ends_on_disk()
         step, lost_path = f"{self.key}: ids of {' and '.join(ends)}", work / "lost.npy"
         if self.source is self.destination:
             del ends[self.spec.destination]
@@ -248,38 +291,68 @@ class EdgeTable:
                 for place, (column, nodes) in enumerate(ends.items())
             }
         else:
-            asked = self._divide_ids(ends, work, self._bound, lost_path, progress)
+            asked = self._divide_ids(ends, work, self._bound, (step, journal), progress)
             files = [file for each in asked.values() for file in each.file.files]
             journal.note(step, True, [*files, *([lost_path] if lost_path.exists() else [])])
         lost = open_array(lost_path) if lost_path.exists() else None
         return self._answer(asked, ends, work, lost, (step, journal))
 
     def _divide_ids(
-        self, ends: dict[str, NodeTable], work: Path, bound: MemoryBound, lost_path: Path, progress: Progress
+        self,
+        ends: dict[str, NodeTable],
+        work: Path,
+        bound: MemoryBound,
+        noted: tuple[str, ImportJournal],
+        progress: Progress,
     ) -> dict[str, IdFile]:
         """The ids of ends, in files that are divided; and which rows the other end loses."""
-        lost = None
+        (step, journal), lost = noted, None
+        count, state = journal.pieces(step)
         with progress.step(f"{self.key}: ids", self.table.rows, "rows"), ExitStack() as stack:
             asked = {
-                column: IdFile(work / str(place), nodes.kind or "string", bound)
+                column: IdFile(work / str(place), nodes.kind or "string", bound, known=state is not None)
                 for place, (column, nodes) in enumerate(ends.items())
             }
             for each in asked.values():
                 stack.callback(each.file.release)
-            for chunk in self.table.chunks({column for column, _ in self.ends()}):
-                for column, nodes in ends.items():
-                    ids = nodes.ids_of(chunk, column)
-                    if self.source is self.destination:
-                        ids = _in_turn(ids, nodes.ids_of(chunk, self.spec.destination))
-                    asked[column].append(ids)
-                for column, nodes in self.ends():
-                    if not nodes.on_disk and not self._creates(nodes):
-                        lost = lost or stack.enter_context(ArrayWriter(lost_path, np.bool_))
-                        lost.append(nodes.find(chunk, column)[1] < 0)
+                if state:
+                    each.reopen()
+            if any(not nodes.on_disk and not self._creates(nodes) for _, nodes in self.ends()):
+                path = work / "lost.npy"
+                lost = stack.enter_context(
+                    ArrayWriter.existing(path).reopen() if state else ArrayWriter(path, np.bool_)
+                )
+            rows = before = state["rows"] if state else 0
+            progress.advance(rows)
+            columns = {column for column, _ in self.ends()}
+            for chunk in self.table.chunks(columns, tuple(state["position"]) if state else (0, 0)):
+                self._divide_chunk(chunk, ends, asked, lost)
+                rows += len(chunk)
                 progress.advance(len(chunk))
+                if journal.is_kept and rows - before >= _NOTED_ROWS:
+                    for each in asked.values():
+                        each.close()
+                    files = [file for each in asked.values() for file in each.file.files]
+                    read = {"rows": rows, "position": self.table.position(chunk)}
+                    journal.note(piece_of(step, count), read, [*files, *([lost] if lost else [])])
+                    for each in asked.values():
+                        each.reopen()
+                    count, before = count + 1, rows
             for each in asked.values():
                 each.close()
         return asked
+
+    def _divide_chunk(
+        self, chunk: TableChunk, ends: dict[str, NodeTable], asked: dict[str, IdFile], lost: ArrayWriter | None
+    ) -> None:
+        for column, nodes in ends.items():
+            ids = nodes.ids_of(chunk, column)
+            if self.source is self.destination:
+                ids = _in_turn(ids, nodes.ids_of(chunk, self.spec.destination))
+            asked[column].append(ids)
+        for column, nodes in self.ends():
+            if lost is not None and not nodes.on_disk:
+                lost.append(nodes.find(chunk, column)[1] < 0)
 
     def _answer(
         self,
@@ -319,7 +392,7 @@ class EdgeTable:
         journal.note(step, state, [place / "numbers.npy", *files], nodes={nodes.spec.type: noted})
         return found
 
-    def _chunks(self) -> Iterator[TableChunk]:
+    def _chunks(self, after: Position) -> Iterator[TableChunk]:
         """The rows of the table with the columns that are still needed: not the ids of ends that are all known."""
         answered = set(self._answers)
         if answered and self.source is self.destination:
@@ -328,11 +401,14 @@ class EdgeTable:
             answered = set()
         columns = (set(self.table.roles) - answered) | set(roles_of(self.fields))
         if columns:
-            yield from self.table.chunks(columns)
+            yield from self.table.chunks(columns, after)
             return
         rows = next(iter(self._answers.values())).rows // (2 if self.source is self.destination else 1)
         for start, stop in list(ranges(rows, _LOST_ROWS)) or [(0, 0)]:
-            yield TableChunk(pa.record_batch([pa.nulls(stop - start)], [""]), self.table.files[0], start)
+            # Where no column is read, all rows count as those of the first file.
+            first = max(start, after[1])
+            if first < stop or rows == 0:
+                yield TableChunk(pa.record_batch([pa.nulls(stop - first)], [""]), self.table.files[0], first)
 
     def ends(self) -> list[tuple[str, NodeTable]]:
         """The columns of the ends and their node types."""

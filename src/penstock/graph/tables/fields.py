@@ -274,6 +274,11 @@ class FieldWriters(ExitStack):
         """The files that were begun."""
         return list(self._writers.values())
 
+    def try_on(self, chunk: TableChunk) -> None:
+        """Let a first chunk decide types and widths, and write nothing."""
+        for field in self._fields:
+            field.rows(chunk)
+
     def append(self, chunk: TableChunk, keep: Array | None = None) -> None:
         """The rows of a chunk, or those marked in `keep`."""
         for field in self._fields:

@@ -95,6 +95,13 @@ class ImportJournal:
         """What a step that is done has found; None where it is not done."""
         return self._states.get(step)
 
+    def pieces(self, step: str) -> tuple[int, Any]:
+        """How many pieces of a step are done, and what the last of them has found."""
+        count = 0
+        while piece_of(step, count) in self._states:
+            count += 1
+        return count, self._states.get(piece_of(step, count - 1))
+
     def note(
         self,
         step: str,
@@ -204,6 +211,11 @@ class ImportJournal:
                     path.rmdir()
         for name, proof in self._proofs.items():
             settle_rows(self._folder / name, proof.shape[0])
+
+
+def piece_of(step: str, number: int) -> str:
+    """The name under which a piece of a step is noted."""
+    return f"{step}, piece {number}"
 
 
 def empty(folder: Path) -> bool:

@@ -17,7 +17,7 @@ from penstock.graph.folder import describe_edges, edges_folder, open_edges, writ
 from penstock.graph.schema import EdgeInfo, EdgeType, edge_key, file_name, relation_names
 from penstock.graph.tables.bucket_files import BucketFile, MemoryBound, groups_of
 from penstock.graph.tables.edges import Spool
-from penstock.graph.tables.journal import ImportJournal
+from penstock.graph.tables.journal import ImportJournal, piece_of
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.spec import EdgeSpec
 from penstock.kernels import njit
@@ -288,7 +288,7 @@ class ListSorter:
     def write(self, step: str) -> EdgeSet:
         """Write the lists range by range, and map them. What is done of the step is noted after each range."""
         edges, paths = self._edges, {name: self._path(f"field.{file_name(name)}") for name in self._fields}
-        known = self._target.journal.state(f"{step}, range 0") is not None
+        known = self._target.journal.state(piece_of(step, 0)) is not None
         with ExitStack() as stack:
 
             def writer(path: Path, dtype: Any, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
@@ -324,12 +324,12 @@ class ListSorter:
             file = self._written(run, division, by_row=True)
             journal.note(f"{step}, divided", division._asdict(), file.files)
         for number, part in enumerate(self._parts(run, division, file, by_row=True)):
-            if journal.state(f"{step}, range {number}") is not None:
+            if journal.state(piece_of(step, number)) is not None:
                 self._advance(part.count)
                 continue
             self._sort(part)
             files = [self._indptr, self._indices, *self._writers.values()]
-            journal.note(f"{step}, range {number}", True, files)
+            journal.note(piece_of(step, number), True, files)
         # The last note about these lists gives up the folder.
 
     def _sort(self, run: _Run) -> None:
