@@ -21,10 +21,13 @@ from penstock.errors import PenstockError
 from penstock.graph.data import SPLITS
 from penstock.graph.tables import bucket_files, edges, import_tables, importer, reader
 from penstock.graph.tables.journal import ImportJournal, Sources
+from penstock.graph.tables.spec import EdgeSpec
 from penstock.progress import Progress
 from refusals import refused
 
-VERTICES, EDGES = 200, 1500
+VERTICES, EDGES = 200, 800
+TOTAL = 12_000
+"""The bytes of the bound: less than ids and lists take."""
 PLAIN = {
     **USERS,
     "features": [{"column": "v", "standardise": True}, {"column": "c", "categorical": "codes"}],
@@ -79,7 +82,7 @@ def spec(bench: Workbench, request) -> Path:
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> None:
     monkeypatch.setattr(importer, "MemoryBound", lambda gb: SmallBound(int(gb * 1e9)))
-    monkeypatch.setattr(edges, "_NOTED_ROWS", 500)
+    monkeypatch.setattr(edges, "_NOTED_ROWS", 400)
     monkeypatch.setattr(reader, "_BATCH_ROWS", 300)
 
 
@@ -92,20 +95,20 @@ def _spec(bench: Workbench, name: str, integers: bool = False) -> Path:
     lists = [[words[i], words[-i]] for i in range(VERTICES)]
     bench.table("users.parquet", {"id": known, "v": rng.random(VERTICES), "c": words, "l": lists})
     ends = {"a": rng.choice(named, EDGES), "b": rng.choice(named, EDGES)}
-    ends["b"][:400] = named[5]
+    ends["b"][:250] = named[5]
     fields = {"w": rng.random(EDGES), "t": rng.integers(0, 99, EDGES), "r": rng.choice(["x", "y", "z"], EDGES)}
     fields["s"] = rng.choice(SPLITS, EDGES, p=[0.8, 0.1, 0.1])
     bench.table("follows.parquet", {**ends, **fields})
-    tags = rng.choice([f"tag {i}" for i in range(100)], EDGES)
+    tags = rng.choice([f"tag {i}" for i in range(150)], EDGES)
     has = pa.table({"a": rng.choice(named, EDGES), "b": tags, "w": rng.random(EDGES)})
     (bench.folder / "has").mkdir()
-    pq.write_table(has[:700], bench.folder / "has" / "1.parquet", row_group_size=330)
+    pq.write_table(has[:500], bench.folder / "has" / "1.parquet", row_group_size=330)
     bench.table("has/2.parquet", {"a": named[:0], "b": tags[:0], "w": np.empty(0)})
-    pq.write_table(has[700:], bench.folder / "has" / "3.parquet")
+    pq.write_table(has[500:], bench.folder / "has" / "3.parquet")
     return bench.spec(*SPECS[name])
 
 
-def _run(spec: Path, out: Path, total: int = 9_000) -> list[str]:
+def _run(spec: Path, out: Path, total: int = TOTAL) -> list[str]:
     """Import within so many bytes; what the user is told."""
     notes = Notes()
     import_tables(spec, out, progress=notes, memory_gb=total / 1e9)
@@ -142,7 +145,7 @@ def _stop(monkeypatch, notes: int, before: bool = True) -> None:
     monkeypatch.setattr(ImportJournal, "_write", write)
 
 
-def _stopped_after(bench: Workbench, spec: Path, notes: int, total: int = 9_000) -> None:
+def _stopped_after(bench: Workbench, spec: Path, notes: int, total: int = TOTAL) -> None:
     """An import that was stopped after so many notes."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
         _stop(patch, notes, before=False)
@@ -165,8 +168,9 @@ def _steps(bench: Workbench, spec: Path) -> list[str]:
     return steps
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    ("name", "before"), [*((name, True) for name in SPECS), ("several types", False)], ids=[*SPECS, "behind notes"]
+)
 def test_stopped_again_and_again(bench: Workbench, monkeypatch, name: str, before: bool) -> None:
     """At every note, each time going on from the one before."""
     spec = _spec(bench, name, integers=before)
@@ -206,10 +210,10 @@ def _pieces(bench: Workbench) -> list[Path]:
     return sorted(path for name in needed if (path := _left(bench) / name).stat().st_size > 128)
 
 
-@pytest.mark.parametrize("harm", ["changed", "cut", "gone"])
-def test_damaged_pieces_are_made_again(bench: Workbench, spec: Path, harm: str) -> None:
+def test_damaged_pieces_are_made_again(bench: Workbench, spec: Path) -> None:
     expected, notes = _expected(bench, spec), len(_steps(bench, spec))
-    for place, after in enumerate(range(2, notes, 9)):
+    for place, after in enumerate(range(2, notes, notes // 6)):
+        harm = ("changed", "cut", "gone")[place % 3]
         _stopped_after(bench, spec, after)
         pieces = _pieces(bench)
         piece = pieces[place * 7 % len(pieces)]
@@ -295,7 +299,7 @@ def test_another_version_begins_anew(bench: Workbench, spec: Path, monkeypatch) 
 def test_another_bound_goes_on(bench: Workbench, spec: Path, total: int) -> None:
     """Pieces do not depend on the bound: ids in memory go to disk where it is smaller now, others stay there."""
     expected = _expected(bench, spec)
-    for notes in range(1, len(_steps(bench, spec)), 8):
+    for notes in np.linspace(1, len(_steps(bench, spec)) - 1, 3).astype(int):
         _stopped_after(bench, spec, notes)
         (said,) = _run(spec, bench.out, total)
         assert "goes on" in said and _digests(bench.out) == expected, notes
@@ -354,11 +358,11 @@ def test_what_is_there_is_replaced_at_the_end_only(bench: Workbench, spec: Path)
     shutil.copytree(bench.folder / "whole", bench.out)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
         _stop(patch, 6)
-        import_tables(spec, bench.out, force=True, memory_gb=9e-6)
+        import_tables(spec, bench.out, force=True, memory_gb=TOTAL / 1e9)
     assert _digests(bench.out) == expected
     with refused("file-exists exists already"):
         _run(spec, bench.out)
-    import_tables(spec, bench.out, force=True, memory_gb=9e-6)
+    import_tables(spec, bench.out, force=True, memory_gb=TOTAL / 1e9)
     assert _digests(bench.out) == expected and not _left(bench).exists()
 
 
@@ -388,6 +392,27 @@ def test_the_work_folder_must_be_ones_own(bench: Workbench, spec: Path) -> None:
     assert not any(elsewhere.iterdir())
 
 
+@pytest.mark.parametrize("extension", ["parquet", "csv", "jsonl", "tsv.gz"])
+def test_a_table_is_read_on_from_any_position(bench: Workbench, monkeypatch, extension: str) -> None:
+    """Files before it are not opened, and no row comes twice."""
+    rows, starts = np.arange(2000), [0, 900, 910]
+    for number, (start, stop) in enumerate(zip(starts, [*starts[1:], 2000], strict=True)):
+        bench.table(f"follows/{number}.{extension}", {"a": rows[start:stop], "b": rows[start:stop] % 7})
+    if extension == "parquet":
+        pq.write_table(pa.table({"a": rows[910:], "b": rows[910:] % 7}), bench.folder / "follows/2.parquet", 350)
+    spec = EdgeSpec.model_validate({**FOLLOWS, "files": "follows"})
+
+    def table() -> reader.Table:
+        return reader.Table(spec, bench.folder, "the edges", {"a": "integer id", "b": "number"})
+
+    for number, row in ((0, 0), (0, 1), (0, 300), (0, 450), (0, 900), (1, 0), (2, 0), (2, 349), (2, 700), (2, 1090)):
+        chunks = list(table().chunks({"a", "b"}, (number, row)))
+        found = [value for chunk in chunks for value in chunk.column("a").to_pylist()]
+        assert found == rows[starts[number] + row :].tolist()
+        for chunk in chunks:
+            assert chunk.column("a")[0].as_py() == chunk.start + starts[int(Path(chunk.file.path).name[0])]
+
+
 # The same by a signal that no process survives.
 
 PROGRAM = """
@@ -407,7 +432,7 @@ def write(journal, note):
 
 ImportJournal._write = write
 importer.MemoryBound = lambda gb: SmallBound(int(gb * 1e9))
-import_tables(sys.argv[1], sys.argv[2], memory_gb=9e-6)
+import_tables(sys.argv[1], sys.argv[2], memory_gb=float(sys.argv[5]))
 """
 
 
@@ -415,18 +440,17 @@ def test_killed(bench: Workbench, spec: Path) -> None:
     expected = _expected(bench, spec)
     here = Path(__file__).parent
     folders = os.pathsep.join(map(str, (here, here.parents[1], *sys.path)))
-    for notes in (5, 11):
-        words = [sys.executable, "-c", PROGRAM, spec, bench.out, str(notes), here]
-        done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONPATH": folders})
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        assert _left(bench).is_dir() and not bench.out.exists()
+    words = [sys.executable, "-c", PROGRAM, spec, bench.out, "11", here, str(TOTAL / 1e9)]
+    done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONPATH": folders})
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert _left(bench).is_dir() and not bench.out.exists()
     (said,) = _run(spec, bench.out)
     assert "goes on after step" in said and _digests(bench.out) == expected
     assert not _left(bench).exists()
 
 
 def test_the_command_says_where_it_goes_on(bench: Workbench, spec: Path) -> None:
-    words = ["import", str(spec), "--out", str(bench.out), "--memory-gb", "0.000009"]
+    words = ["import", str(spec), "--out", str(bench.out), "--memory-gb", str(TOTAL / 1e9)]
     _stopped_after(bench, spec, 9)
     said = CliRunner().invoke(data, words, catch_exceptions=False)
     assert "goes on after step" in said.stderr
