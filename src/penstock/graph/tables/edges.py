@@ -152,7 +152,7 @@ def _both_ways(sources: Array, destinations: Array) -> tuple[Array, Array, Array
 
 _NAMED = 5
 _LOST_ROWS = 1 << 18
-_NOTED_ROWS = 1 << 24
+_NOTED_ROWS = 1 << 22
 """Rows of a table that are read before that is noted."""
 
 
