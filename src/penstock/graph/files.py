@@ -248,7 +248,8 @@ def lasting_folder(target: Path, force: bool, keeps: Callable[[BaseException], b
     """A folder beside `target` that a killed process leaves, and that the next one for this target finds again.
 
     The block makes a folder `new` in it, which gets the target's name when the block succeeds. The rest is removed
-    then, and after an error unless `keeps` says otherwise.
+    then, and after an error unless `keeps` says otherwise. Without a file `JOURNAL` nobody could go on with it: whoever
+    writes the target next removes it.
     """
     target = target.resolve()
     check_target(target, force)
@@ -273,6 +274,9 @@ def lasting_folder(target: Path, force: bool, keeps: Callable[[BaseException], b
         os.close(lock)
 
 
+JOURNAL = "journal"
+
+
 def lasting_name(target: Path) -> Path:
     """The folder beside a target that lasts when its process is killed."""
     target = target.resolve()
@@ -284,7 +288,11 @@ def _held_folder(target: Path) -> tuple[Path, int]:
     work = lasting_name(target)
     while True:
         make_private_folder(work)
-        lock = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            lock = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # Another process has just removed it.
+            continue
         try:
             _hold(lock, work, target)
             # The process that held it before may have finished and removed it.
@@ -363,6 +371,9 @@ def remove_unfinished(target: Path) -> None:
     replaced = list(target.parent.glob(f".{glob.escape(target.name)}.replaced-*"))
     for left in target.parent.glob(f".{glob.escape(target.name)}.writing-*"):
         _remove_left(left)
+    lasting = lasting_name(target)
+    if lasting.is_dir() and not lasting.is_symlink() and not (lasting / JOURNAL).exists():
+        _remove_unclaimed(lasting)
     # A process killed between two renames leaves the former folder as the only copy: restore it.
     for left in replaced if target.exists() else []:
         shutil.rmtree(left, ignore_errors=True)
@@ -377,8 +388,11 @@ def remove_unfinished_below(folder: Path) -> None:
 
 def _remove_left(path: Path) -> None:
     """Remove an unfinished file or folder, unless a process is still writing it."""
-    if not _UNFINISHED.fullmatch(path.name) or path.is_symlink():
-        return
+    if _UNFINISHED.fullmatch(path.name) and not path.is_symlink():
+        _remove_unclaimed(path)
+
+
+def _remove_unclaimed(path: Path) -> None:
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

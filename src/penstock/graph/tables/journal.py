@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import ArrayWriter, read_header, settle_rows
-from penstock.graph.files import open_bytes, open_regular, replace_whole
+from penstock.graph.files import JOURNAL, open_bytes, open_regular, replace_whole
 from penstock.version import __version__
 
 FORMAT = 1
 """Another number where notes or files change their meaning: imports stopped before begin anew."""
-_NAME = "journal"
 _PIECE_BYTES = 4 << 20
 
 
@@ -128,7 +127,7 @@ class ImportJournal:
     def take_up(self, sources: Sources) -> tuple[Resumption | None, str | None]:
         """Go on with what lies in the folder, or begin anew: where it goes on, and what could not be gone on with."""
         assert self._folder is not None, "only a journal in a folder can be taken up"
-        about, *notes = _whole_lines(self._folder / _NAME) or [{}]
+        about, *notes = _whole_lines(self._folder / JOURNAL) or [{}]
         if not about:
             problem = "its journal is missing or damaged" if any(self._folder.iterdir()) else None
         else:
@@ -140,7 +139,7 @@ class ImportJournal:
             self._apply(note)
         self._clear()
         lines = [asdict(sources), *notes[:kept]]
-        replace_whole(self._folder / _NAME, lambda file: file.writelines(map(_line, lines)), durable=True)
+        replace_whole(self._folder / JOURNAL, lambda file: file.writelines(map(_line, lines)), durable=True)
         return self._resumption() if kept else None, problem
 
     def _resumption(self) -> Resumption:
@@ -150,7 +149,7 @@ class ImportJournal:
 
     def _write(self, note: Mapping[str, Any]) -> None:
         assert self._folder is not None, "without a folder nothing is noted"
-        with open_bytes(self._folder / _NAME, "ab") as file:
+        with open_bytes(self._folder / JOURNAL, "ab") as file:
             file.write(_line(note))
             file.flush()
             os.fsync(file.fileno())
@@ -201,7 +200,7 @@ class ImportJournal:
         for place, folders, files in os.walk(self._folder, topdown=False):
             for name in files:
                 path = Path(place, name)
-                if str(path.relative_to(self._folder)) not in self._proofs and path != self._folder / _NAME:
+                if str(path.relative_to(self._folder)) not in self._proofs and path != self._folder / JOURNAL:
                     path.unlink()
             for name in folders:
                 path = Path(place, name)
