@@ -58,6 +58,8 @@ WORDS = {
     "partition": ["partition", "graph", "--parts", "3", "--out"],
     "import": ["data", "import", "spec.yaml", "--out"],
 }
+LEFT = {"partition": ".out.writing-", "import": ".out.unfinished"}
+"""How what a killed command leaves is called."""
 
 
 def words(what, inputs, out):
@@ -95,7 +97,7 @@ def test_killed(what, inputs, whole, tmp_path):
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert not out.exists()
         left = [path.name for path in tmp_path.iterdir()]
-        assert len(left) == 1 and left[0].startswith(".out.writing-")
+        assert len(left) == 1 and left[0].startswith(LEFT[what])
         for read in (Graph.open, open_partition):
             with refused("wrong-file"):
                 read(tmp_path / left[0])
@@ -128,6 +130,16 @@ def test_a_full_disk(what, inputs, whole, tmp_path):
         assert content(disk / "out") == whole[what]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_lasting_folder_is_removed_by_the_next_writer_unless_it_has_a_journal(tmp_path):
+    left = tmp_path / ".g.unfinished"
+    for name, stays in (("x.npy", False), ("journal", True)):
+        left.mkdir()
+        (left / name).write_bytes(b"half")
+        with new_folder(tmp_path / "g", force=True) as made:
+            (made / "graph.json").write_text('{"format": "penstock-graph"}')
+        assert left.exists() == stays
 
 
 def test_what_a_process_that_lives_is_writing_stays(tmp_path):

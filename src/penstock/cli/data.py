@@ -203,7 +203,11 @@ def import_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="The graph folder to make.")],
     memory_gb: Annotated[
         float | None,
-        typer.Option(min=0, help="The memory that tables may take; what exceeds it is sorted on disk beside --out."),
+        typer.Option(
+            min=0,
+            help="The memory that tables may take; what exceeds it is sorted on disk beside --out. Such an import goes"
+            " on after it was killed.",
+        ),
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only say how many seconds and how much memory and disk it would take.")
@@ -219,13 +223,14 @@ def import_command(
         _plan_import(source, out, memory_gb, as_json)
         return
     with measured() as took, shown_progress(as_json) as progress:
-        graph = _import(source, out, force, progress, memory_gb)
+        graph, resumed = _import(source, out, force, progress, memory_gb)
     notes: dict[str, Any] = {what: graph.origin[what] for what in ("dropped", "created") if what in graph.origin}
     lines = []
     for what, counts in notes.items():
         thing = "edges" if what == "dropped" else "vertices"
         lines.append(f"  {what}: " + ", ".join(f"{counted(count, thing)} of {name}" for name, count in counts.items()))
-    answer(as_json, {**_fields(graph, out, took), **notes}, *_lines(graph), *lines, _written(out, took))
+    told = {name: each for name, each in (("resumed", resumed), ("notes", progress.notes)) if each}
+    answer(as_json, {**_fields(graph, out, took), **notes, **told}, *_lines(graph), *lines, _written(out, took))
 
 
 # `penstock data append` and `penstock data compact`: segments of a graph that grows.
@@ -386,11 +391,17 @@ def _plan_import(source: Path, out: Path, memory_gb: float | None, as_json: bool
     )
 
 
-def _import(source: Path, out: Path, force: bool, progress: Progress, memory_gb: float | None) -> "Graph":
+def _import(
+    source: Path, out: Path, force: bool, progress: Progress, memory_gb: float | None
+) -> "tuple[Graph, dict[str, Any] | None]":
+    """The graph, and where an import that was stopped went on."""
     if source.suffix.lower() in (".yaml", ".yml"):
-        from penstock.graph.tables import import_tables
+        from dataclasses import asdict
 
-        return import_tables(source, out, force, progress, memory_gb)
+        from penstock.graph.tables.importer import run_import
+
+        graph, resumed = run_import(source, out, force, progress, memory_gb)
+        return graph, asdict(resumed) if resumed else None
     if memory_gb is not None:
         raise PenstockError(
             f"--memory-gb bounds the import of tables, and {source} is no spec of tables (.yaml): remove it.",
@@ -399,7 +410,7 @@ def _import(source: Path, out: Path, force: bool, progress: Progress, memory_gb:
     from penstock.graph.convert.detect import load
 
     check_target(out, force)
-    return load(source).save(out, force)
+    return load(source).save(out, force), None
 
 
 def _fields(graph: "Graph", out: Path, took: MeasuredCommand) -> dict[str, Any]:

@@ -227,6 +227,16 @@ class ArrayWriter:
         self._file = open_bytes(path, "xb", 1 << 20)
         _write_header(self._file, (0, *row_shape), self.dtype)
 
+    @classmethod
+    def existing(cls, path: Path) -> Self:
+        """A complete file, to which rows can be added once it is opened again."""
+        writer = cls.__new__(cls)
+        with open_regular(path) as file:
+            header = read_header(file)
+        writer.path, writer.dtype, writer.row_shape, writer.rows = path, header.dtype, header.shape[1:], header.shape[0]
+        writer._file = file
+        return writer
+
     def append(self, rows: Array) -> None:
         """Add rows at the end; they are converted to the file's dtype."""
         if rows.shape[1:] != self.row_shape:
@@ -242,6 +252,11 @@ class ArrayWriter:
         self._file.seek(0, os.SEEK_END)
         self.rows += rows
         return begin
+
+    def flush(self) -> None:
+        """Pass what was added to the system; readers of the file find it then, behind a header that counts no rows."""
+        if not self._file.closed:
+            self._file.flush()
 
     def reopen(self) -> Self:
         """Open the complete file again, to add rows to it."""

@@ -243,6 +243,83 @@ def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def lasting_folder(target: Path, force: bool, keeps: Callable[[BaseException], bool]) -> Iterator[Path]:
+    """A folder beside `target` that a killed process leaves, and that the next one for this target finds again.
+
+    The block makes a folder `new` in it, which gets the target's name when the block succeeds. The rest is removed
+    then, and after an error unless `keeps` says otherwise. Without a file `JOURNAL` nobody could go on with it: whoever
+    writes the target next removes it.
+    """
+    target = target.resolve()
+    check_target(target, force)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(target)
+        work, lock = _held_folder(target)
+    except OSError as error:
+        raise PenstockError(_disk_sentence(error, target), code="write-failed") from error
+    try:
+        yield work
+        _replace(work / "new", target, force)
+        shutil.rmtree(work, ignore_errors=True)
+    except BaseException as error:
+        kept = keeps(error)
+        if not kept:
+            shutil.rmtree(work, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise PenstockError(_disk_sentence(error, target, kept), code="write-failed") from error
+        raise
+    finally:
+        os.close(lock)
+
+
+JOURNAL = "journal"
+
+
+def lasting_name(target: Path) -> Path:
+    """The folder beside a target that lasts when its process is killed."""
+    target = target.resolve()
+    return target.with_name(f".{target.name}.unfinished")
+
+
+def _held_folder(target: Path) -> tuple[Path, int]:
+    """The folder that lasts beside a target, and the descriptor by which this process alone holds it."""
+    work = lasting_name(target)
+    while True:
+        make_private_folder(work)
+        try:
+            lock = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # Another process has just removed it.
+            continue
+        try:
+            _hold(lock, work, target)
+            # The process that held it before may have finished and removed it.
+            if work.exists() and os.path.samestat(work.lstat(), os.fstat(lock)):
+                return work, lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _hold(lock: int, work: Path, target: Path) -> None:
+    """Lock a folder, which must be this user's: what lies there is gone on with."""
+    if os.fstat(lock).st_uid != os.geteuid():
+        raise PenstockError(f"{work} belongs to another user: remove it, or name another output.", code="not-permitted")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise PenstockError(
+            f"{target} is being written by another process: wait for it or stop it, or name another output.",
+            code="in-use",
+        ) from None
+    except OSError:
+        # Where a file system has no locks, nobody else can be noticed.
+        return
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write or replace a document; if the disk is full, the old one stays and nothing else is left."""
     # An unpaired surrogate is legal in JSON but not in a file.
@@ -294,6 +371,9 @@ def remove_unfinished(target: Path) -> None:
     replaced = list(target.parent.glob(f".{glob.escape(target.name)}.replaced-*"))
     for left in target.parent.glob(f".{glob.escape(target.name)}.writing-*"):
         _remove_left(left)
+    lasting = lasting_name(target)
+    if lasting.is_dir() and not lasting.is_symlink() and not (lasting / JOURNAL).exists():
+        _remove_unclaimed(lasting)
     # A process killed between two renames leaves the former folder as the only copy: restore it.
     for left in replaced if target.exists() else []:
         shutil.rmtree(left, ignore_errors=True)
@@ -308,8 +388,11 @@ def remove_unfinished_below(folder: Path) -> None:
 
 def _remove_left(path: Path) -> None:
     """Remove an unfinished file or folder, unless a process is still writing it."""
-    if not _UNFINISHED.fullmatch(path.name) or path.is_symlink():
-        return
+    if _UNFINISHED.fullmatch(path.name) and not path.is_symlink():
+        _remove_unclaimed(path)
+
+
+def _remove_unclaimed(path: Path) -> None:
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -373,9 +456,11 @@ def replace_folder(temporary: Path, target: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _disk_sentence(error: OSError, target: Path) -> str:
+def _disk_sentence(error: OSError, target: Path, kept: bool = False) -> str:
     reason = error.strerror or str(error)
     where = f" ({error.filename})" if error.filename and Path(str(error.filename)) != target else ""
+    if kept:
+        return f"Could not write {target}: {reason}{where}. Free space; the same command then goes on from there."
     return f"Could not write {target}: {reason}{where}. Nothing was left there; free space or name another folder."
 
 

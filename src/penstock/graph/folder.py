@@ -40,11 +40,11 @@ def read_graph(folder: Path) -> GraphData:
 
 def _read(folder: Path, document: GraphDocument) -> GraphData:
     growing = document.segments is not None
-    nodes = {name: _open_nodes(nodes_folder(folder, name), info, growing) for name, info in document.node_types.items()}
+    nodes = {name: open_nodes(nodes_folder(folder, name), info, growing) for name, info in document.node_types.items()}
     edges = {}
     for info in document.edge_types.values():
         edge_type = (info.source, info.relation, info.destination)
-        edges[edge_type] = _open_edges(lists_folder(folder, info), info, nodes[info.destination].count)
+        edges[edge_type] = open_edges(lists_folder(folder, info), info, nodes[info.destination].count)
     return GraphData(nodes, edges, document.name, folder, document.origin)
 
 
@@ -172,7 +172,8 @@ def _describe_field(values: Array, categories: list[str] | None) -> FieldInfo:
     return FieldInfo(dtype=str(values.dtype), shape=list(values.shape), categories=categories)
 
 
-def _open_nodes(folder: Path, info: NodeInfo, growing: bool) -> NodeSet:
+def open_nodes(folder: Path, info: NodeInfo, growing: bool = False) -> NodeSet:
+    """Map the arrays of a node type."""
     fields = {key: _open_field(folder, key, field, growing) for key, field in info.fields.items()}
     splits = {
         key: open_array(folder / f"split.{file_name(key)}.npy", "int64", (size,), growing)
@@ -186,7 +187,8 @@ def _open_nodes(folder: Path, info: NodeInfo, growing: bool) -> NodeSet:
     return nodes
 
 
-def _open_edges(folder: Path, info: EdgeInfo, rows: int) -> EdgeSet:
+def open_edges(folder: Path, info: EdgeInfo, rows: int) -> EdgeSet:
+    """Map the arrays of an edge type, with lists of so many vertices."""
     edges = EdgeSet(
         open_array(folder / "indptr.npy", "int64", (rows + 1,)),
         open_array(folder / "indices.npy", info.index_dtype, (info.count,)),

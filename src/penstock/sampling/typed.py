@@ -39,8 +39,7 @@ from penstock.sampling.lists import (
     rows_for,
     trees_of,
 )
-from penstock.sampling.neighbours import NeighbourSampler
-from penstock.sampling.relations import Fanout, Relation, edge_type_among, fanouts_by_relation
+from penstock.sampling.neighbours import Fanout, NeighbourSampler, Relation, edge_type_among, fanouts_by_relation
 from penstock.sampling.temporal import Clock, clocks_of
 
 if TYPE_CHECKING:

@@ -76,6 +76,8 @@ class DataFile:
     shown: str
     rights: str = _LOCAL_RIGHTS
     size: int = 0
+    modified: int = 0
+    """When it was written last, in nanoseconds; 0 where its file system does not say."""
 
     def __str__(self) -> str:
         return self.shown
@@ -210,7 +212,8 @@ def _local_matches(pattern: str, folder: Path, what: str) -> list[DataFile]:
                 code="wrong-file",
             )
     system = fs.LocalFileSystem()
-    return [DataFile(system, str(path), str(path), size=path.stat().st_size) for path in paths]
+    about = [(str(path), path.stat()) for path in paths]
+    return [DataFile(system, path, path, size=each.st_size, modified=each.st_mtime_ns) for path, each in about]
 
 
 def _paths(folder: Path, pattern: str) -> list[Path]:
@@ -249,7 +252,10 @@ def _remote_matches(pattern: str, folder: Path, what: str) -> list[DataFile]:
             " what its file system needs.",
             code="external-failure",
         ) from None
-    return [DataFile(system, info.path, shown + info.path[before:], kind.rights, info.size or 0) for info in infos]
+    return [
+        DataFile(system, info.path, shown + info.path[before:], kind.rights, info.size or 0, info.mtime_ns or 0)
+        for info in infos
+    ]
 
 
 @cache

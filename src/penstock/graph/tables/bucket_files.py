@@ -79,7 +79,8 @@ class Piece(NamedTuple):
 class BucketFile:
     """Columns of rows, and if wanted a column of strings, in blocks that are ordered by bucket.
 
-    It is written by `append` and complete after `close`; then it can be read as often as needed.
+    It is written by `append` and complete after `close`; then it can be read as often as needed. One that is `known`
+    was completed by another process.
     """
 
     def __init__(
@@ -88,8 +89,9 @@ class BucketFile:
         buckets: int,
         columns: Mapping[str, tuple[Any, tuple[int, ...]]],
         texts: bool = False,
+        known: bool = False,
     ) -> None:
-        self.folder, self.buckets, self.rows = folder, buckets, 0
+        self.folder, self.buckets, self._known = folder, buckets, known
         self._stack = ExitStack()
         self._writers = {name: self._writer(name, *kind) for name, kind in columns.items()}
         self._bounds = self._writer("bounds", np.int64, (buckets + 1,))
@@ -100,6 +102,9 @@ class BucketFile:
         }
         self._texts = [self._writer(f"text.{name}", *kind) for name, kind in kinds.items() if texts]
         self._columns: dict[str, Array] = {}
+        self.rows = next(iter(self._writers.values())).rows
+        if known:
+            self.close()
 
     def append(self, buckets: Array, columns: Mapping[str, Array], texts: StringIds | None = None) -> None:
         """Add a block of rows; row i belongs to bucket `buckets[i]`, and rows of one bucket keep their order."""
@@ -118,15 +123,18 @@ class BucketFile:
     def close(self) -> None:
         """Complete the files and map them."""
         self._stack.close()
-        writers = (*self._writers.values(), self._bounds, *self._texts)
-        self._columns = {writer.path.stem: open_array(writer.path) for writer in writers}
+        self._columns = {writer.path.stem: open_array(writer.path) for writer in self.files}
 
     def more(self) -> None:
         """Add to the complete files."""
         self._stack = ExitStack()
-        for writer in (*self._writers.values(), self._bounds, *self._texts):
-            writer.reopen()
-            self._stack.enter_context(writer)
+        for writer in self.files:
+            self._stack.enter_context(writer.reopen())
+
+    @property
+    def files(self) -> list[ArrayWriter]:
+        """The files of all columns."""
+        return [*self._writers.values(), self._bounds, *self._texts]
 
     @property
     def blocks(self) -> int:
@@ -184,6 +192,8 @@ class BucketFile:
         return self.folder / f"{name}.npy"
 
     def _writer(self, name: str, dtype: Any, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
+        if self._known:
+            return ArrayWriter.existing(self._path(name))
         return self._stack.enter_context(ArrayWriter(self._path(name), dtype, row_shape))
 
 

@@ -113,6 +113,10 @@ class Vocabulary:
             self._words = _in_order(self._met)
         return self._words
 
+    def use(self, words: list[str]) -> None:
+        """The words are known: those that were met by another process."""
+        self._words = words
+
     def learn(self, values: pa.Array) -> None:
         """Record the words of a chunk."""
         if not self.is_given:
@@ -162,6 +166,14 @@ class Field(ABC):
         """Record what the first pass needs of a chunk."""
         raise NotImplementedError
 
+    def learned(self) -> Any:
+        """What was recorded, as JSON has it."""
+        raise NotImplementedError
+
+    def use_learned(self, learned: Any) -> None:
+        """Go on with what another process has recorded, instead of learning."""
+        raise NotImplementedError
+
     @abstractmethod
     def rows(self, chunk: TableChunk) -> Array:
         """The rows of a chunk, always of one dtype and width."""
@@ -185,6 +197,14 @@ class CodeField(Field):
     def learn(self, chunk: TableChunk) -> None:
         """Collect the words that occur."""
         self._vocabulary.learn(chunk.column(self.name))
+
+    def learned(self) -> Any:
+        """The words."""
+        return self._vocabulary.words
+
+    def use_learned(self, learned: Any) -> None:
+        """Use these words."""
+        self._vocabulary.use(learned)
 
     def rows(self, chunk: TableChunk) -> Array:
         """The words' codes as int32."""
@@ -309,6 +329,16 @@ class _ColumnLabel(LabelField):
         self.learns = not self._has_words
         self.roles = {self._column: "any"}
 
+    def learned(self) -> Any:
+        """The words, or None where the classes are numbers."""
+        return self.categories
+
+    def use_learned(self, learned: Any) -> None:
+        """Use these words, if there are any."""
+        if learned is not None:
+            self._has_words = True
+            self._vocabulary.use(learned)
+
     @property
     def categories(self) -> list[str] | None:
         """The words, if the classes were words."""
@@ -420,6 +450,15 @@ class MultiLabel(_ColumnLabel):
     """uint8 [n, classes] from lists of class numbers or words."""
 
     _highest = -1
+
+    def learned(self) -> Any:
+        """The words, and the highest class number."""
+        return [self.categories, self._highest]
+
+    def use_learned(self, learned: Any) -> None:
+        """Use these words, and this highest number."""
+        super().use_learned(learned[0])
+        self._highest = learned[1]
 
     def learn(self, chunk: TableChunk) -> None:
         """The words, or how high the class numbers go."""

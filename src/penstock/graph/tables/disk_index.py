@@ -25,14 +25,18 @@ _MOVED = 1 << 18
 
 
 class IdFile:
-    """Ids in order of arrival, in blocks divided by their hashes; `position` is the place of an id in its block."""
+    """Ids in order of arrival, in blocks divided by their hashes; `position` is the place of an id in its block.
 
-    def __init__(self, folder: Path, kind: IdKind, bound: MemoryBound) -> None:
-        self.kind, self.bound, self.rows = kind, bound, 0
+    The files of one that is `known` were completed by another process.
+    """
+
+    def __init__(self, folder: Path, kind: IdKind, bound: MemoryBound, known: bool = False) -> None:
+        self.kind, self.bound = kind, bound
         columns: dict[str, Any] = {"position": (np.uint32, ())}
         if kind == "integer":
             columns["key"] = (np.int64, ())
-        self.file = BucketFile(folder, _BUCKETS, columns, texts=kind == "string")
+        self.file = BucketFile(folder, _BUCKETS, columns, kind == "string", known)
+        self.rows = self.file.rows
         self._waiting: list[pa.Array] = []
         self._size = 0
 
@@ -49,6 +53,10 @@ class IdFile:
         """Write what waits; the ids can be read then."""
         self._write()
         self.file.close()
+
+    def reopen(self) -> None:
+        """Add ids behind those of complete files."""
+        self.file.more()
 
     def sizes(self) -> Array:
         """The bytes that an index of each bucket's ids takes."""
@@ -71,17 +79,32 @@ class IdFile:
 
 
 class DiskIndex:
-    """The ids of a node type in order of arrival, on disk; written into the graph's own files as they come."""
+    """The ids of a node type in order of arrival, on disk; written into the graph's own files as they come.
 
-    def __init__(self, kind: IdKind, work: Path, target: Path, bound: MemoryBound) -> None:
+    With a `state` that another process has noted, its files are gone on with.
+    """
+
+    def __init__(
+        self, kind: IdKind, work: Path, target: Path, bound: MemoryBound, state: dict[str, Any] | None = None
+    ) -> None:
         self.kind, self.count, self._bound = kind, 0, bound
-        self._known = IdFile(work, kind, bound)
+        self._known = IdFile(work, kind, bound, known=state is not None)
         names = ("ids.offsets", "ids.bytes") if kind == "string" else ("ids",)
         kinds = {"ids.offsets": np.int64, "ids.bytes": np.uint8, "ids": np.int64}
-        self._writers = [ArrayWriter(target / f"{name}.npy", kinds[name]) for name in names]
+        paths = {name: target / f"{name}.npy" for name in names}
+        if state is not None:
+            self._writers = [ArrayWriter.existing(path).reopen() for path in paths.values()]
+            self.count, self._counting, self._closed = state["count"], state["counting"], True
+            return
+        self._writers = [ArrayWriter(path, kinds[name]) for name, path in paths.items()]
         if kind == "string":
             self._writers[0].append(np.zeros(1, np.int64))
         self._counting, self._closed = kind == "integer", False
+
+    def noted(self) -> tuple[dict[str, Any], list[ArrayWriter]]:
+        """What another process needs to go on from here: a state, and the files."""
+        self._close()
+        return {"count": self.count, "counting": self._counting}, [*self._known.file.files, *self._writers]
 
     def take(self, index: IdIndex) -> None:
         """All ids of an index in memory, in their order."""
@@ -154,12 +177,14 @@ class DiskIndex:
     def ids(self) -> Ids | None:
         """All ids by vertex number, mapped, or None where they are 0..n-1. Nothing can be looked up any more."""
         self.release()
-        self._known.file.remove()
         if self._counting:
-            self._writers[0].path.unlink()
             return None
         arrays = [open_array(writer.path) for writer in self._writers]
         return StringIds(*arrays) if self.kind == "string" else arrays[0]
+
+    def leftovers(self) -> list[Path]:
+        """What is not needed once all ids are known."""
+        return [self._known.file.folder, *(writer.path for writer in self._writers if self._counting)]
 
     def release(self) -> None:
         """Close the files of the index, which stay on disk."""
@@ -234,9 +259,16 @@ class FoundNumbers:
             missing -= len(parts[-1])
         return np.concatenate(parts)
 
-    def again(self) -> None:
-        """Begin with the first number."""
+    def again(self, after: int = 0) -> None:
+        """Begin with the first number, or after so many."""
         self._block, self._left = 0, self._left[:0]
+        while after:
+            bounds = self._asked.column("bounds")[self._block]
+            rows = int(bounds[-1] - bounds[0])
+            if rows > after:
+                self.take(after)
+                return
+            self._block, after = self._block + 1, after - rows
 
     @property
     def rows(self) -> int:

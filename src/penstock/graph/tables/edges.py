@@ -1,8 +1,7 @@
 """Edge types from tables to a spool on disk: endpoints resolved, rows kept, held out or dropped."""
 
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +19,54 @@ from penstock.graph.tables.bucket_files import MemoryBound
 from penstock.graph.tables.columns import Field, as_text
 from penstock.graph.tables.disk_index import FoundNumbers, IdFile
 from penstock.graph.tables.fields import FieldWriters, edge_fields, fold_codes, learn_fields, roles_of
+from penstock.graph.tables.journal import ImportJournal, piece_of
 from penstock.graph.tables.nodes import IndexFullError, NodeTable
-from penstock.graph.tables.reader import Role, Table, TableChunk
+from penstock.graph.tables.reader import Position, Role, Table, TableChunk
 from penstock.graph.tables.spec import EdgeSpec
-from penstock.progress import Progress
+from penstock.progress import SILENT, Progress
 
 # Edges on disk in order of arrival, until all vertices are known and they can be sorted.
 
 
 class Spool(ExitStack):
-    """Sources, destinations and fields of the edges of one type, and the pairs held out; leaving it closes files."""
+    """Sources, destinations and fields of the edges of one type, and the pairs held out; leaving it closes files.
 
-    def __init__(self, spec: EdgeSpec, fields: list[Field], ends: tuple[NodeTable, NodeTable], folder: Path) -> None:
+    The files of one with `words` were completed by another process.
+    """
+
+    def __init__(
+        self,
+        spec: EdgeSpec,
+        fields: list[Field],
+        ends: tuple[NodeTable, NodeTable],
+        folder: Path,
+        words: list[str] | None = None,
+    ) -> None:
         super().__init__()
-        self.spec, self.ends, self.folder = spec, ends, folder
+        self.spec, self.ends, self.folder, self._known = spec, ends, folder, words is not None
         self._dtype = index_dtype(max(nodes.count for nodes in ends))
         self.sources, self.destinations = self._writer("sources"), self._writer("destinations")
+        self._dtype = self.sources.dtype
         # Where an undirected edge is stored twice, both need the row of its fields.
         self.rows = self._writer("rows", np.int64) if spec.undirected and fields else None
-        self.fields = self.enter_context(FieldWriters(fields, folder))
+        self.fields = self.enter_context(FieldWriters(fields, folder, self._known))
         held_out = SPLITS[1:] if spec.split else ()
         self.held_out = {name: self._writer(f"held_out.{name}", np.int64, (2,)) for name in held_out}
-        self.words = dict[str, int]()
+        self.words = {word: place for place, word in enumerate(words or [])}
         """The relations seen so far, where a column names them, in order of first appearance."""
         named = ("train", *held_out) if spec.relation is not None else ()
         self.relations = {name: self._writer(f"relations.{name}", np.int64) for name in named}
         """By split, the relation of each row."""
-        self._kept = 0
+        self.kept = 0
+        """Rows that are edges; those of undirected edges count once."""
+
+    def reopen(self, kept: int) -> None:
+        """Add rows behind those that another process has written, of which so many are edges."""
+        self.kept = kept
+        self.fields.reopen()
+        for writer in self.files:
+            if writer not in self.fields.files:
+                self.enter_context(writer.reopen())
 
     def append(self, chunk: TableChunk, sources: Array, destinations: Array, keep: Array | None) -> None:
         """Write the rows of a chunk that are marked in `keep` (None: all)."""
@@ -63,10 +83,17 @@ class Spool(ExitStack):
         if self.spec.undirected:
             sources, destinations, order = _both_ways(sources, destinations)
             if self.rows is not None:
-                self.rows.append(self._kept + order)
+                self.rows.append(self.kept + order)
         self.sources.append(sources)
         self.destinations.append(destinations)
-        self._kept += rows
+        self.kept += rows
+
+    @property
+    def files(self) -> list[ArrayWriter]:
+        """All files."""
+        rows = [] if self.rows is None else [self.rows]
+        apart = [*self.held_out.values(), *self.relations.values()]
+        return [self.sources, self.destinations, *rows, *self.fields.files, *apart]
 
     def _codes(self, chunk: TableChunk, column: str) -> Array:
         """The relation of each row, as a number."""
@@ -103,7 +130,10 @@ class Spool(ExitStack):
                 )
 
     def _writer(self, name: str, dtype: Any = None, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
-        return self.enter_context(ArrayWriter(self.folder / f"{name}.npy", dtype or self._dtype, row_shape))
+        path = self.folder / f"{name}.npy"
+        if self._known:
+            return ArrayWriter.existing(path)
+        return self.enter_context(ArrayWriter(path, dtype or self._dtype, row_shape))
 
 
 def _both_ways(sources: Array, destinations: Array) -> tuple[Array, Array, Array]:
@@ -122,6 +152,8 @@ def _both_ways(sources: Array, destinations: Array) -> tuple[Array, Array, Array
 
 _NAMED = 5
 _LOST_ROWS = 1 << 18
+_NOTED_ROWS = 1 << 22
+"""Rows of a table that are read before that is noted."""
 
 
 class EdgeTable:
@@ -139,72 +171,196 @@ class EdgeTable:
         self._answers: dict[str, FoundNumbers] = {}
         self.table = Table(spec, folder, f"edge type {self.key}", self.roles())
 
-    def spool(self, folder: Path, progress: Progress) -> Spool:
+    @property
+    def step(self) -> str:
+        """The step that `spool` notes."""
+        return f"{self.key}: edges"
+
+    def take_up(self, journal: ImportJournal) -> None:
+        """Use what another process has noted of all rows."""
+        self._learn(journal, SILENT)
+        self.dropped = journal.state(self.step)["dropped"]
+
+    def spool(self, folder: Path, journal: ImportJournal, progress: Progress) -> Spool:
         """All rows resolved and written to `folder` in order of arrival."""
+        if (state := journal.state(self.step)) is not None:
+            self.take_up(journal)
+            return Spool(
+                self.spec, self.fields, (self.source, self.destination), folder / state["folder"], state["words"]
+            )
         # By now the node tables are read and the kinds of their ids are known.
         self.table.roles = self.roles()
         if self.source is self.destination and self.source.kind is None:
             self._read_ends_alike()
-        if any(field.learns for field in self.fields):
-            with progress.step(f"{self.key}: columns", self.table.rows, "rows"):
-                for _ in learn_fields(self.fields, self.table, set(), progress):
-                    pass
+        self._learn(journal, progress)
         while True:
             try:
-                spool = self._spool(folder, progress)
+                spool = self._spool(folder, journal, progress)
                 break
             except IndexFullError as full:
                 # Ids met so far keep their numbers, so the table can be read again from its beginning.
+                known = full.nodes.known_folder
                 full.nodes.move_to_disk()
-                shutil.rmtree(folder)
+                state, files = full.nodes.noted(journal)
+                name = full.nodes.spec.type
+                journal.note(f"{self.key}: {name} to disk", True, files, [folder, known], {name: state})
         if self.dropped and self.spec.dangling == "error":
             raise PenstockError(self._dangling_sentence(), code="id-out-of-range")
+        state = {"dropped": self.dropped, "words": list(spool.words), "folder": spool.folder.name}
+        nodes, files = self._noted_ends(journal)
+        journal.note(self.step, state, [*spool.files, *files], [folder / "asked"], nodes)
         return spool
 
-    def _spool(self, folder: Path, progress: Progress) -> Spool:
-        self.dropped, self._named = 0, []
-        self._answers = self._ask(folder / "asked", progress)
-        ends = (self.source, self.destination)
+    def _learn(self, journal: ImportJournal, progress: Progress) -> None:
+        """What the fields need to see of all rows beforehand."""
+        learning, step = [field for field in self.fields if field.learns], f"{self.key}: columns"
+        if (learned := journal.state(step)) is not None:
+            for field, each in zip(learning, learned, strict=True):
+                field.use_learned(each)
+        elif learning:
+            with progress.step(step, self.table.rows, "rows"):
+                for _ in learn_fields(self.fields, self.table, set(), progress):
+                    pass
+            journal.note(step, [field.learned() for field in learning])
+
+    def _noted_ends(self, journal: ImportJournal) -> tuple[dict[str, Any], list[ArrayWriter]]:
+        """What a journal is to note of the ids of both ends."""
+        states, files = dict[str, Any](), list[ArrayWriter]()
+        for nodes in dict.fromkeys((self.source, self.destination)):
+            states[nodes.spec.type], some = nodes.noted(journal)
+            files += some
+        return states, files
+
+    def _spool(self, folder: Path, journal: ImportJournal, progress: Progress) -> Spool:
+        """The rows are noted in pieces, for each set of ends on disk apart: the table may have to be read again."""
+        self._answers = self._ask(folder / "asked", journal, progress)
+        ends, kind = (self.source, self.destination), f"rows.{len(self._answers)}.{self._ends_on_disk()}"
+        count, state = journal.pieces(f"{self.step}, {kind}")
+        self.dropped, self._named = (state["dropped"], state["named"]) if state else (0, [])
         with (
-            Spool(self.spec, self.fields, ends, folder) as spool,
-            progress.step(f"{self.key}: edges", self.table.rows, "rows"),
+            Spool(self.spec, self.fields, ends, folder / kind, state and state["words"]) as spool,
+            progress.step(self.step, self.table.rows, "rows"),
         ):
-            for chunk in self._chunks():
+            rows = noted = self._go_on(spool, state, progress) if state else 0
+            for chunk in self._chunks(tuple(state["position"]) if state else (0, 0)):
                 self._take(chunk, spool)
+                rows += len(chunk)
                 progress.advance(len(chunk))
-        shutil.rmtree(folder / "asked", ignore_errors=True)
+                if journal.is_kept and rows - noted >= _NOTED_ROWS:
+                    step = piece_of(f"{self.step}, {kind}", count)
+                    self._note_rows(step, spool, {"rows": rows, "position": self.table.position(chunk)}, journal)
+                    count, noted = count + 1, rows
         return spool
+
+    def _go_on(self, spool: Spool, state: dict[str, Any], progress: Progress) -> int:
+        """Have a spool go on behind rows that another process has noted; returns their number."""
+        spool.reopen(state["kept"])
+        if self.fields:
+            # The first rows decide types and widths.
+            with closing(self.table.chunks(set(roles_of(self.fields)) or set(self.table.roles))) as chunks:
+                spool.fields.try_on(next(chunks))
+        for found in self._answers.values():
+            found.again(state["rows"] * (2 if self.source is self.destination else 1))
+        progress.advance(state["rows"])
+        return int(state["rows"])
+
+    def _note_rows(self, step: str, spool: Spool, read: dict[str, Any], journal: ImportJournal) -> None:
+        nodes, files = self._noted_ends(journal)
+        found = {"dropped": self.dropped, "named": self._named, "words": list(spool.words), "kept": spool.kept}
+        journal.note(step, {**read, **found}, [*spool.files, *files], nodes=nodes)
+
+    def _ends_on_disk(self) -> str:
+        """Which ends have their ids on disk, as part of a name."""
+        return "".join(str(place) for place, (_, nodes) in enumerate(self.ends()) if nodes.on_disk)
 
     # Ends whose ids are on disk are looked up before the table is read for the rest.
 
-    def _ask(self, work: Path, progress: Progress) -> dict[str, FoundNumbers]:
+    def _ask(self, work: Path, journal: ImportJournal, progress: Progress) -> dict[str, FoundNumbers]:
         """The numbers of the ends whose ids are on disk, by column; where both are of one type, of both in turn."""
         ends = {column: nodes for column, nodes in self.ends() if nodes.on_disk}
         if not ends or self._bound is None:
             return {}
-        asked: dict[str, IdFile] = {}
-        lost = None
+        # More ends may be on disk when the table is read again.
+        work = work / self._ends_on_disk()
+        step, lost_path = f"{self.key}: ids of {' and '.join(ends)}", work / "lost.npy"
+        if self.source is self.destination:
+            del ends[self.spec.destination]
+        if journal.state(step) is not None:
+            asked = {
+                column: IdFile(work / str(place), nodes.kind or "string", self._bound, known=True)
+                for place, (column, nodes) in enumerate(ends.items())
+            }
+        else:
+            asked = self._divide_ids(ends, work, self._bound, (step, journal), progress)
+            files = [file for each in asked.values() for file in each.file.files]
+            journal.note(step, True, [*files, *([lost_path] if lost_path.exists() else [])])
+        lost = open_array(lost_path) if lost_path.exists() else None
+        return self._answer(asked, ends, work, lost, (step, journal))
+
+    def _divide_ids(
+        self,
+        ends: dict[str, NodeTable],
+        work: Path,
+        bound: MemoryBound,
+        noted: tuple[str, ImportJournal],
+        progress: Progress,
+    ) -> dict[str, IdFile]:
+        """The ids of ends, in files that are divided; and which rows the other end loses."""
+        (step, journal), lost = noted, None
+        count, state = journal.pieces(step)
         with progress.step(f"{self.key}: ids", self.table.rows, "rows"), ExitStack() as stack:
-            for chunk in self.table.chunks({column for column, _ in self.ends()}):
-                found = {column: nodes.ids_of(chunk, column) for column, nodes in ends.items()}
-                if self.source is self.destination:
-                    found = {self.spec.source: _in_turn(found[self.spec.source], found[self.spec.destination])}
-                for column, ids in found.items():
-                    if column not in asked:
-                        asked[column] = IdFile(work / str(len(asked)), ends[column].kind or "string", self._bound)
-                        stack.callback(asked[column].file.release)
-                    asked[column].append(ids)
-                for column, nodes in self.ends():
-                    if not nodes.on_disk and not self._creates(nodes):
-                        lost = lost or stack.enter_context(ArrayWriter(work / "lost.npy", np.bool_))
-                        lost.append(nodes.find(chunk, column)[1] < 0)
+            asked = {
+                column: IdFile(work / str(place), nodes.kind or "string", bound, known=state is not None)
+                for place, (column, nodes) in enumerate(ends.items())
+            }
+            for each in asked.values():
+                stack.callback(each.file.release)
+                if state:
+                    each.reopen()
+            if any(not nodes.on_disk and not self._creates(nodes) for _, nodes in self.ends()):
+                path = work / "lost.npy"
+                lost = stack.enter_context(
+                    ArrayWriter.existing(path).reopen() if state else ArrayWriter(path, np.bool_)
+                )
+            rows = before = state["rows"] if state else 0
+            progress.advance(rows)
+            columns = {column for column, _ in self.ends()}
+            for chunk in self.table.chunks(columns, tuple(state["position"]) if state else (0, 0)):
+                self._divide_chunk(chunk, ends, asked, lost)
+                rows += len(chunk)
                 progress.advance(len(chunk))
-            if lost is not None:
-                lost.close()
-            return self._answer(asked, ends, work, None if lost is None else open_array(lost.path))
+                if journal.is_kept and rows - before >= _NOTED_ROWS:
+                    for each in asked.values():
+                        each.close()
+                    files = [file for each in asked.values() for file in each.file.files]
+                    read = {"rows": rows, "position": self.table.position(chunk)}
+                    journal.note(piece_of(step, count), read, [*files, *([lost] if lost else [])])
+                    for each in asked.values():
+                        each.reopen()
+                    count, before = count + 1, rows
+            for each in asked.values():
+                each.close()
+        return asked
+
+    def _divide_chunk(
+        self, chunk: TableChunk, ends: dict[str, NodeTable], asked: dict[str, IdFile], lost: ArrayWriter | None
+    ) -> None:
+        for column, nodes in ends.items():
+            ids = nodes.ids_of(chunk, column)
+            if self.source is self.destination:
+                ids = _in_turn(ids, nodes.ids_of(chunk, self.spec.destination))
+            asked[column].append(ids)
+        for column, nodes in self.ends():
+            if lost is not None and not nodes.on_disk:
+                lost.append(nodes.find(chunk, column)[1] < 0)
 
     def _answer(
-        self, asked: dict[str, IdFile], ends: dict[str, NodeTable], work: Path, lost: Array | None
+        self,
+        asked: dict[str, IdFile],
+        ends: dict[str, NodeTable],
+        work: Path,
+        lost: Array | None,
+        noted: tuple[str, ImportJournal],
     ) -> dict[str, FoundNumbers]:
         """Ends that may not create vertices first: rows that they lose create none at the other end."""
         answers: dict[str, FoundNumbers] = {}
@@ -213,7 +369,8 @@ class EdgeTable:
             if nodes.on_disk is None:
                 continue
             place, creates = work / f"answers.{len(answers)}", self._creates(nodes)
-            answers[column] = nodes.on_disk.answer(asked[column], place, creates, lost if creates else None)
+            step = f"{noted[0]}: numbers of {column}"
+            answers[column] = self._answer_end(asked[column], nodes, place, lost if creates else None, step, noted[1])
             if not creates and self.source is not self.destination:
                 with ArrayWriter(work / "lost_first.npy", np.bool_) as writer:
                     for start, stop in ranges(answers[column].rows, _LOST_ROWS):
@@ -222,7 +379,20 @@ class EdgeTable:
                 answers[column].again()
         return answers
 
-    def _chunks(self) -> Iterator[TableChunk]:
+    def _answer_end(
+        self, asked: IdFile, nodes: NodeTable, place: Path, lost: Array | None, step: str, journal: ImportJournal
+    ) -> FoundNumbers:
+        """The numbers of the ids of one end."""
+        assert nodes.on_disk is not None, "ids in memory are looked up row by row"
+        if (state := journal.state(step)) is not None:
+            return FoundNumbers(asked.file, open_array(place / "numbers.npy"), state["unknown"], state["created"])
+        found = nodes.on_disk.answer(asked, place, self._creates(nodes), lost)
+        noted, files = nodes.noted(journal)
+        state = {"unknown": found.unknown, "created": found.created}
+        journal.note(step, state, [place / "numbers.npy", *files], nodes={nodes.spec.type: noted})
+        return found
+
+    def _chunks(self, after: Position) -> Iterator[TableChunk]:
         """The rows of the table with the columns that are still needed: not the ids of ends that are all known."""
         answered = set(self._answers)
         if answered and self.source is self.destination:
@@ -231,11 +401,14 @@ class EdgeTable:
             answered = set()
         columns = (set(self.table.roles) - answered) | set(roles_of(self.fields))
         if columns:
-            yield from self.table.chunks(columns)
+            yield from self.table.chunks(columns, after)
             return
         rows = next(iter(self._answers.values())).rows // (2 if self.source is self.destination else 1)
         for start, stop in list(ranges(rows, _LOST_ROWS)) or [(0, 0)]:
-            yield TableChunk(pa.record_batch([pa.nulls(stop - start)], [""]), self.table.files[0], start)
+            # Where no column is read, all rows count as those of the first file.
+            first = max(start, after[1])
+            if first < stop or rows == 0:
+                yield TableChunk(pa.record_batch([pa.nulls(stop - first)], [""]), self.table.files[0], first)
 
     def ends(self) -> list[tuple[str, NodeTable]]:
         """The columns of the ends and their node types."""

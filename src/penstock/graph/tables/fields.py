@@ -78,6 +78,15 @@ class FeatureField(Field):
             if part.learns:
                 part.learn(chunk)
 
+    def learned(self) -> Any:
+        """What each part has recorded."""
+        return [part.learned() for part in self._parts]
+
+    def use_learned(self, learned: Any) -> None:
+        """Hand each part what another process has recorded for it."""
+        for part, each in zip(self._parts, learned, strict=True):
+            part.use_learned(each)
+
     def rows(self, chunk: TableChunk) -> Array:
         """The parts in the order of the spec."""
         blocks = [part.rows(chunk) for part in self._parts]
@@ -138,6 +147,13 @@ class _Numbers:
         self._mean = self._mean + shift * len(values) / count
         self._count = count
 
+    def learned(self) -> Any:
+        return [self._count, self._mean.tolist(), self._squares.tolist()]
+
+    def use_learned(self, learned: Any) -> None:
+        self._count, mean, squares = learned
+        self._mean, self._squares = np.array(mean, np.float64), np.array(squares, np.float64)
+
     def rows(self, chunk: TableChunk) -> Array:
         values = self._read(chunk)
         return (values - self._mean) / self._deviation() if self._standardise else values
@@ -170,6 +186,12 @@ class _OneHot:
 
     def learn(self, chunk: TableChunk) -> None:
         self._vocabulary.learn(chunk.column(self.column))
+
+    def learned(self) -> Any:
+        return self._vocabulary.words
+
+    def use_learned(self, learned: Any) -> None:
+        self._vocabulary.use(learned)
 
     def rows(self, chunk: TableChunk) -> Array:
         codes = self._vocabulary.codes(chunk.column(self.column), chunk, self.column)
@@ -230,20 +252,39 @@ def learn_fields(fields: list[Field], table: Table, columns: set[str], progress:
 
 
 class FieldWriters(ExitStack):
-    """The arrays of some fields, written as the chunks come; leaving it closes their files."""
+    """The arrays of some fields, written as the chunks come; leaving it closes their files.
 
-    def __init__(self, fields: list[Field], folder: Path) -> None:
+    Those that are `known` were written by another process, and rows can be added once they are opened again.
+    """
+
+    def __init__(self, fields: list[Field], folder: Path, known: bool = False) -> None:
         super().__init__()
         self._fields, self._folder = fields, folder
         self._writers: dict[str, ArrayWriter] = {}
+        for name in [field.name for field in fields if known]:
+            self._writers[name] = ArrayWriter.existing(self._path(name))
+
+    def reopen(self) -> None:
+        """Add to files that are complete."""
+        for writer in self._writers.values():
+            self.enter_context(writer.reopen())
+
+    @property
+    def files(self) -> list[ArrayWriter]:
+        """The files that were begun."""
+        return list(self._writers.values())
+
+    def try_on(self, chunk: TableChunk) -> None:
+        """Let a first chunk decide types and widths, and write nothing."""
+        for field in self._fields:
+            field.rows(chunk)
 
     def append(self, chunk: TableChunk, keep: Array | None = None) -> None:
         """The rows of a chunk, or those marked in `keep`."""
         for field in self._fields:
             rows = field.rows(chunk)
             if field.name not in self._writers:
-                path = self._folder / f"field.{file_name(field.name)}.npy"
-                writer = ArrayWriter(path, rows.dtype, rows.shape[1:])
+                writer = ArrayWriter(self._path(field.name), rows.dtype, rows.shape[1:])
                 self._writers[field.name] = self.enter_context(writer)
             self._writers[field.name].append(rows if keep is None else rows[keep])
 
@@ -262,6 +303,9 @@ class FieldWriters(ExitStack):
     def categories(self) -> dict[str, list[str]]:
         """What the codes of the fields that hold codes mean."""
         return {field.name: field.categories for field in self._fields if field.categories is not None}
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"field.{file_name(name)}.npy"
 
 
 def _label_field(spec: LabelSpec) -> LabelField:

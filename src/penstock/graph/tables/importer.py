@@ -12,19 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import PenstockError
+from penstock.errors import Code, PenstockError
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
-from penstock.graph.files import new_folder
-from penstock.graph.folder import nodes_folder, write_document
+from penstock.graph.files import check_target, lasting_folder, lasting_name, read_document
+from penstock.graph.folder import describe_nodes, nodes_folder, open_nodes, write_document
 from penstock.graph.graph import Graph
-from penstock.graph.schema import EdgeType, SegmentInfo, edge_key
+from penstock.graph.schema import EdgeType, NodeInfo, SegmentInfo, edge_key
 from penstock.graph.segments import Addition, growing
 from penstock.graph.tables.bucket_files import READING_MB, MemoryBound
 from penstock.graph.tables.columns import Field
-from penstock.graph.tables.edges import EdgeTable
+from penstock.graph.tables.edges import EdgeTable, Spool
 from penstock.graph.tables.fields import standardise_as, standardised
-from penstock.graph.tables.lists import write_spool
+from penstock.graph.tables.journal import ImportJournal, Resumption, Sources, empty
+from penstock.graph.tables.lists import ListTarget, known_lists, lists_step, write_spool
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.spec import Spec, read_spec
@@ -42,14 +43,59 @@ def import_tables(
     """Build a graph folder from the tables a spec describes, and open it.
 
     Files are streamed: memory holds the ids, the lists of one edge type, and a few blocks of rows. With `memory_gb`
-    ids and lists that would exceed it are sorted on disk; the graph is the same.
+    ids and lists that would exceed it are sorted on disk; the graph is the same. Such an import goes on after it was
+    killed, where neither the spec nor the tables have changed.
     """
-    spec_path = Path(spec_path)
+    return run_import(spec_path, out, force, progress, memory_gb)[0]
+
+
+def run_import(
+    spec_path: str | Path,
+    out: str | Path,
+    force: bool = False,
+    progress: Progress = SILENT,
+    memory_gb: float | None = None,
+) -> tuple[Graph, Resumption | None]:
+    """The same, and where an import that was stopped before went on."""
+    spec_path, out = Path(spec_path), Path(out)
     spec = read_spec(spec_path)
     bound = None if memory_gb is None else MemoryBound(memory_gb)
-    with new_folder(Path(out), force) as folder, _readable_columns(spec_path):
-        _build(spec, spec_path.parent, folder, bound, progress)
-    return Graph.open(out)
+    check_target(out, force)
+    work = lasting_name(out)
+    with _readable_columns(spec_path):
+        import_ = _Import(spec, spec_path.parent, work / "new", work / "spool", bound)
+    journal = ImportJournal() if bound is None else ImportJournal(work, import_.steps)
+
+    def keeps(error: BaseException) -> bool:
+        return not journal.is_empty and not (isinstance(error, PenstockError) and error.code not in _PASSING)
+
+    try:
+        with lasting_folder(out, force, keeps), _readable_columns(spec_path):
+            resumed = _take_up(journal, work, import_.sources(spec_path), out, progress)
+            import_.build(journal, progress)
+    except KeyboardInterrupt as interrupt:
+        if keeps(interrupt):
+            raise KeyboardInterrupt("Interrupted: what is done is kept, and the same command goes on.") from None
+        raise
+    return Graph.open(out), resumed
+
+
+_PASSING: tuple[Code, ...] = ("external-failure", "write-failed", "file-not-found", "not-permitted")
+"""Errors after which the same command may succeed: what is done is kept for it."""
+
+
+def _take_up(journal: ImportJournal, work: Path, sources: Sources, out: Path, progress: Progress) -> Resumption | None:
+    """Go on with what an import that was stopped has left; one line says so, or why that cannot be."""
+    resumed, problem = None, None
+    if journal.is_kept:
+        resumed, problem = journal.take_up(sources)
+    elif empty(work):
+        problem = "one without --memory-gb does not go on"
+    if resumed:
+        progress.note(f"{out}: the import that was stopped {resumed}{f' ({problem})' if problem else ''}.")
+    elif problem:
+        progress.note(f"{out}: the import that was stopped begins anew, because {problem}.")
+    return resumed
 
 
 @contextmanager
@@ -64,33 +110,68 @@ def _readable_columns(spec_path: Path) -> Iterator[None]:
         ) from error
 
 
-def _build(spec: Spec, tables: Path, folder: Path, bound: MemoryBound | None, progress: Progress) -> None:
-    work = folder / "spool"
-    nodes = {
-        each.type: NodeTable(each, tables, nodes_folder(folder, each.type), nodes_folder(work, each.type), bound)
-        for each in spec.nodes
-    }
-    edges = [EdgeTable(each, tables, nodes[each.type[0]], nodes[each.type[2]], bound) for each in spec.edges]
-    node_sets, edge_sets = _read_all(nodes, edges, folder, bound, progress)
-    write_document(Graph(node_sets, edge_sets, spec.name, folder, _origin(spec, nodes, edges)), folder)
+_VERTICES = "vertices"
+"""The step after which no vertex is added any more."""
+
+
+class _Import:
+    """The tables of a spec, and the folders that they become a graph in."""
+
+    def __init__(self, spec: Spec, tables: Path, folder: Path, work: Path, bound: MemoryBound | None) -> None:
+        self._spec, self._folder, self._work, self._bound = spec, folder, work, bound
+        self._nodes = {
+            each.type: NodeTable(each, tables, nodes_folder(folder, each.type), nodes_folder(work, each.type), bound)
+            for each in spec.nodes
+        }
+        self._edges = [
+            EdgeTable(each, tables, self._nodes[each.type[0]], self._nodes[each.type[2]], bound) for each in spec.edges
+        ]
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps in their order."""
+        of_nodes = [step for table in self._nodes.values() for step in table.steps]
+        return [
+            *(step for step in of_nodes if step.endswith("ids")),
+            *(step for step in of_nodes if not step.endswith("ids")),
+            *(table.step for table in self._edges),
+            _VERTICES,
+            *(lists_step(table.spec) for table in self._edges),
+        ]
+
+    def sources(self, spec_path: Path) -> Sources:
+        """What the graph is made from."""
+        tables = [each.table for each in self._nodes.values() if each.table is not None]
+        tables += [each.table for each in self._edges]
+        files = {str(file): [file.size, file.modified] for table in tables for file in table.files}
+        return Sources(read_document(spec_path), files)
+
+    def build(self, journal: ImportJournal, progress: Progress) -> None:
+        """Write the graph's folder; the document comes last."""
+        target = ListTarget(self._folder, self._bound, journal, progress)
+        node_sets, edge_sets = _read_all(self._nodes, self._edges, target, self._work)
+        origin = _origin(self._spec, self._nodes, self._edges)
+        self._folder.mkdir(exist_ok=True)
+        write_document(Graph(node_sets, edge_sets, self._spec.name, self._folder, origin), self._folder)
 
 
 def _read_all(
-    nodes: dict[str, NodeTable], edges: list[EdgeTable], folder: Path, bound: MemoryBound | None, progress: Progress
+    nodes: dict[str, NodeTable], edges: list[EdgeTable], target: ListTarget, work: Path
 ) -> tuple[dict[str, NodeSet], dict[EdgeType, EdgeSet]]:
     """All tables as arrays in a folder."""
-    work = folder / "spool"
-    with ExitStack() as stack:
-        for table in nodes.values():
-            stack.callback(table.close)
-            table.number(progress)
-        # Vertices that only edges name come last, so the field files stay open until all edges are read.
-        writers = {name: table.write(stack, progress) for name, table in nodes.items()}
-        spools = [table.spool(work / str(place), progress) for place, table in enumerate(edges)]
-        node_sets = {name: table.finish(writers[name]) for name, table in nodes.items()}
+    journal = target.journal
+    if (state := journal.state(_VERTICES)) is not None:
+        node_sets, spools = _known_vertices(nodes, state, target), dict[int, Spool]()
+    else:
+        node_sets, spools = _read_vertices(nodes, edges, target, work)
     edge_sets: dict[EdgeType, EdgeSet] = {}
-    for spool in spools:
-        made = write_spool(spool, folder, bound, progress)
+    for place, table in enumerate(edges):
+        if (known := journal.state(lists_step(table.spec))) is not None:
+            table.take_up(journal)
+            made = known_lists(known, target.folder, (table.source, table.destination))
+        else:
+            spool = spools.get(place) or table.spool(work / str(place), journal, target.progress)
+            made = write_spool(spool, target)
         if twice := sorted(map(edge_key, set(made) & set(edge_sets))):
             raise PenstockError(
                 f"Edge type {twice[0]} comes from two tables: give its edges in one, or rename a relation.",
@@ -99,6 +180,38 @@ def _read_all(
         edge_sets |= made
     shutil.rmtree(work, ignore_errors=True)
     return node_sets, edge_sets
+
+
+def _read_vertices(
+    nodes: dict[str, NodeTable], edges: list[EdgeTable], target: ListTarget, work: Path
+) -> tuple[dict[str, NodeSet], dict[int, Spool]]:
+    """The vertices of all tables, those that only edges name too, and by table the edges in order of arrival."""
+    journal, progress = target.journal, target.progress
+    with ExitStack() as stack:
+        for name, table in nodes.items():
+            stack.callback(table.close)
+            if name in journal.nodes:
+                table.take_up(journal.nodes[name])
+            table.number(journal, progress)
+        # Vertices that only edges name come last, so the field files stay open until all edges are read.
+        writers = {name: table.write(stack, journal, progress) for name, table in nodes.items()}
+        spools = {place: table.spool(work / str(place), journal, progress) for place, table in enumerate(edges)}
+        gone = [path for table in nodes.values() for path in table.leftovers]
+        node_sets = {name: table.finish(writers[name]) for name, table in nodes.items()}
+    state = {name: describe_nodes(each).model_dump() for name, each in node_sets.items()}
+    files = [path for path in sorted((target.folder / "nodes").glob("*/*.npy")) if path not in gone]
+    journal.note(_VERTICES, state, files, gone)
+    return node_sets, spools
+
+
+def _known_vertices(nodes: dict[str, NodeTable], state: dict[str, Any], target: ListTarget) -> dict[str, NodeSet]:
+    """The vertices that another process has noted."""
+    node_sets = {}
+    for name, table in nodes.items():
+        node_sets[name] = open_nodes(nodes_folder(target.folder, name), NodeInfo.model_validate(state[name]))
+        table.number(target.journal, target.progress)
+        table.take_up_finished(node_sets[name], target.journal.nodes.get(name, {}))
+    return node_sets
 
 
 # Tables that are appended to a graph as a segment.
@@ -129,7 +242,8 @@ def append_tables(graph: str | Path, spec_path: str | Path, progress: Progress =
             EdgeTable(each, spec_path.parent, nodes[each.type[0]], nodes[each.type[2]], None) for each in spec.edges
         ]
         _standardise_as_imported(nodes, edges, known)
-        node_sets, edge_sets = _read_all(nodes, edges, held.work, None, progress)
+        target = ListTarget(held.work, None, ImportJournal(), progress)
+        node_sets, edge_sets = _read_all(nodes, edges, target, held.work / "spool")
         distinct = [kind for each in spec.edges if each.deduplicate for kind in (each.type, each.reverse_type) if kind]
         added = {name: each for name, each in node_sets.items() if each.count}
         return held.append(Addition(added, edge_sets, frozenset(distinct)), progress)

@@ -26,6 +26,11 @@ class IdIndex(ABC):
     kind: IdKind
     count = 0
 
+    @property
+    def is_counting(self) -> bool:
+        """Whether the ids are 0, 1, 2, ... so far."""
+        return False
+
     @abstractmethod
     def find(self, ids: pa.Array) -> Array:
         """The number of every id, -1 for unknown ones. Runs on several threads."""
@@ -117,6 +122,11 @@ class IntegerIndex(IdIndex):
         self._counting = True
         self._slots = np.zeros(_FIRST_SLOTS, np.uint64)
         self._known = np.empty(0, np.int64)
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether the ids are 0, 1, 2, ... so far."""
+        return self._counting
 
     def find(self, ids: pa.Array) -> Array:
         """int64 numbers of int64 ids."""

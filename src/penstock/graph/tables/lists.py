@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,26 +13,58 @@ from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages,
 from penstock.graph.blocks import map_blocks, ranges
 from penstock.graph.csr import build_lists, deduplicate_lists, index_dtype
 from penstock.graph.data import EdgeSet
-from penstock.graph.folder import edges_folder, write_held_out
-from penstock.graph.schema import EdgeType, edge_key, file_name, relation_names
+from penstock.graph.folder import describe_edges, edges_folder, open_edges, write_held_out
+from penstock.graph.schema import EdgeInfo, EdgeType, edge_key, file_name, relation_names
 from penstock.graph.tables.bucket_files import BucketFile, MemoryBound, groups_of
 from penstock.graph.tables.edges import Spool
+from penstock.graph.tables.journal import ImportJournal, piece_of
+from penstock.graph.tables.nodes import NodeTable
+from penstock.graph.tables.spec import EdgeSpec
 from penstock.kernels import njit
-from penstock.progress import Progress
+from penstock.progress import SILENT, Progress
 
 _BLOCK_BYTES = 8 << 20
 _BLOCK_ROWS = 1 << 20
 
 
-def write_spool(spool: Spool, folder: Path, bound: MemoryBound | None, progress: Progress) -> dict[EdgeType, EdgeSet]:
+class ListTarget(NamedTuple):
+    """Where lists are written, and how."""
+
+    folder: Path
+    """The graph's."""
+    bound: MemoryBound | None
+    journal: ImportJournal
+    progress: Progress
+
+
+def lists_step(spec: EdgeSpec) -> str:
+    """The step that `write_spool` notes."""
+    return f"{edge_key(spec.type)}: lists"
+
+
+def write_spool(spool: Spool, target: ListTarget) -> dict[EdgeType, EdgeSet]:
     """The lists of the edge types of a table and of their reverses where those are wanted; the spool is removed."""
     write = _write_relations if spool.spec.relation is not None else _write_type
-    made = write(spool, folder, bound, progress)
-    shutil.rmtree(spool.folder, ignore_errors=True)
+    made = write(spool, target)
+    state = [describe_edges(kind, edges).model_dump() for kind, edges in made.items()]
+    target.journal.note(lists_step(spool.spec), state, gone=[spool.folder])
     return made
 
 
-def _write_type(spool: Spool, folder: Path, bound: MemoryBound | None, progress: Progress) -> dict[EdgeType, EdgeSet]:
+def known_lists(
+    state: list[dict[str, Any]], folder: Path, ends: tuple[NodeTable, NodeTable]
+) -> dict[EdgeType, EdgeSet]:
+    """The lists of a table that another process has noted."""
+    made: dict[EdgeType, EdgeSet] = {}
+    for each in state:
+        info = EdgeInfo.model_validate(each)
+        kind = (info.source, info.relation, info.destination)
+        rows = next(nodes.count for nodes in ends if nodes.spec.type == info.destination)
+        made[kind] = open_edges(edges_folder(folder, kind), info, rows)
+    return made
+
+
+def _write_type(spool: Spool, target: ListTarget) -> dict[EdgeType, EdgeSet]:
     spec, key = spool.spec, edge_key(spool.spec.type)
     edges = ArrivedEdges(
         open_array(spool.sources.path),
@@ -43,52 +76,51 @@ def _write_type(spool: Spool, folder: Path, bound: MemoryBound | None, progress:
     )
     held_out = {name: open_array(writer.path) for name, writer in spool.held_out.items()}
     made: dict[EdgeType, EdgeSet] = {}
-    with progress.step(f"{key}: lists", edges.count, "edges"):
-        target = edges_folder(folder, spec.type)
-        lists = write_lists(edges, spec.deduplicate, held_out, target, spool.folder, bound, progress)
+    with target.progress.step(f"{key}: lists", edges.count, "edges"):
+        lists = write_lists(edges, spec.type, spool, held_out, target)
         made[spec.type] = replace(lists, categories=spool.fields.categories())
     if spec.reverse_type:
-        with progress.step(f"{key}: reverse lists", edges.count, "edges"):
-            target = edges_folder(folder, spec.reverse_type)
-            lists = write_lists(edges.reversed(), spec.deduplicate, {}, target, spool.folder, bound, progress)
+        with target.progress.step(f"{key}: reverse lists", edges.count, "edges"):
+            lists = write_lists(edges.reversed(), spec.reverse_type, spool, {}, target)
             made[spec.reverse_type] = replace(lists, categories=spool.fields.categories())
     return made
 
 
-def _write_relations(
-    spool: Spool, folder: Path, bound: MemoryBound | None, progress: Progress
-) -> dict[EdgeType, EdgeSet]:
+def _write_relations(spool: Spool, target: ListTarget) -> dict[EdgeType, EdgeSet]:
     """Tables whose rows have a relation each: an edge type for every relation, with its held-out pairs."""
     spec = spool.spec
     names = relation_names(list(spool.words))
     ends = {name: open_array(writer.path) for name, writer in spool.held_out.items()}
     sources, destinations = open_array(spool.sources.path), open_array(spool.destinations.path)
-    kept = _by_relation(spool, "train", {"sources": sources, "destinations": destinations})
-    apart = {split: _by_relation(spool, split, {"pairs": pairs}) for split, pairs in ends.items()}
+    kept = _by_relation(spool, "train", {"sources": sources, "destinations": destinations}, target.journal)
+    apart = {split: _by_relation(spool, split, {"pairs": pairs}, target.journal) for split, pairs in ends.items()}
     made: dict[EdgeType, EdgeSet] = {}
-    with progress.step(f"{edge_key(spec.type)}: lists", len(sources), "edges"):
+    with target.progress.step(f"{edge_key(spec.type)}: lists", len(sources), "edges"):
         for number, name in enumerate(names):
             columns = _relation(kept, number, spool.folder / "relation")
             held_out = {split: _relation(file, number, spool.folder / split)["pairs"] for split, file in apart.items()}
             edges = ArrivedEdges(columns["sources"], columns["destinations"], spool.ends[0].count, spool.ends[1].count)
             kind = spec.type[0], name, spec.type[2]
-            target = edges_folder(folder, kind)
-            made[kind] = write_lists(edges, spec.deduplicate, held_out, target, spool.folder, bound, progress)
+            made[kind] = write_lists(edges, kind, spool, held_out, target)
             if spec.reverse:
                 back = kind[2], f"rev-{name}", kind[0]
-                target = edges_folder(folder, back)
-                made[back] = write_lists(edges.reversed(), spec.deduplicate, {}, target, spool.folder, bound)
+                made[back] = write_lists(edges.reversed(), back, spool, {}, target._replace(progress=SILENT))
     return made
 
 
-def _by_relation(spool: Spool, split: str, columns: dict[str, Array]) -> BucketFile:
+def _by_relation(spool: Spool, split: str, columns: dict[str, Array], journal: ImportJournal) -> BucketFile:
     """Rows divided by their relations."""
+    step = f"{edge_key(spool.spec.type)}: by relation, {split}"
     codes = open_array(spool.relations[split].path)
     kinds = {name: (values.dtype, values.shape[1:]) for name, values in columns.items()}
-    file = BucketFile(spool.folder / f"by_relation.{split}", max(1, len(spool.words)), kinds)
+    folder, buckets = spool.folder / f"by_relation.{split}", max(1, len(spool.words))
+    if journal.state(step) is not None:
+        return BucketFile(folder, buckets, kinds, known=True)
+    file = BucketFile(folder, buckets, kinds)
     for start, stop in ranges(len(codes), _BLOCK_ROWS):
         file.append(codes[start:stop], {name: values[start:stop] for name, values in columns.items()})
     file.close()
+    journal.note(step, True, file.files)
     return file
 
 
@@ -147,24 +179,26 @@ class ArrivedEdges:
 
 
 def write_lists(
-    edges: ArrivedEdges,
-    deduplicate: bool,
-    held_out: dict[str, Array],
-    target: Path,
-    work: Path,
-    bound: MemoryBound | None,
-    progress: Progress | None = None,
+    edges: ArrivedEdges, kind: EdgeType, spool: Spool, held_out: dict[str, Array], target: ListTarget
 ) -> EdgeSet:
     """Edges sorted into lists, written and mapped. Lists ascend by source; parallel edges keep their order."""
-    if bound is None or _memory_of(edges, deduplicate) <= bound.list_bytes:
-        made = _write_in_memory(edges, deduplicate, target)
-        if progress is not None:
-            progress.advance(edges.count)
+    bound, journal, progress = target.bound, target.journal, target.progress
+    folder, step, deduplicate = edges_folder(target.folder, kind), f"{edge_key(kind)}: sorted", spool.spec.deduplicate
+    if (state := journal.state(step)) is not None:
+        progress.advance(edges.count)
+        return open_edges(folder, EdgeInfo.model_validate(state), edges.num_destinations)
+    work = spool.folder / "sorted" / folder.name
+    divided = journal.state(f"{step}, divided") is not None
+    if bound is None or (_memory_of(edges, deduplicate) <= bound.list_bytes and not divided):
+        made = _write_in_memory(edges, deduplicate, folder)
+        progress.advance(edges.count)
     else:
-        made = ListSorter(edges, deduplicate, target, work / "sorted", bound, progress).write()
-    write_held_out(held_out, target)
-    mapped = {name: open_array(target / f"held_out.{name}.npy") for name in held_out}
-    return replace(made, held_out=mapped)
+        made = ListSorter(edges, deduplicate, ListTarget(folder, bound, journal, progress), work, bound).write(step)
+    write_held_out(held_out, folder)
+    mapped = {name: open_array(folder / f"held_out.{name}.npy") for name in held_out}
+    made = replace(made, held_out=mapped)
+    journal.note(step, describe_edges(kind, made).model_dump(), sorted(folder.glob("*.npy")), gone=[work])
+    return made
 
 
 # In memory.
@@ -231,42 +265,72 @@ class _Run:
     sources: tuple[int, int]
 
 
+class _Division(NamedTuple):
+    """Ranges of `1 << shift` vertices each, in groups of consecutive ones: from the first to before the last."""
+
+    groups: list[tuple[int, int]]
+    shift: int
+
+
 class ListSorter:
     """Sorts edges on disk, in the memory of a bound."""
 
     def __init__(
-        self,
-        edges: ArrivedEdges,
-        deduplicate: bool,
-        target: Path,
-        work: Path,
-        bound: MemoryBound,
-        progress: Progress | None = None,
+        self, edges: ArrivedEdges, deduplicate: bool, target: ListTarget, work: Path, bound: MemoryBound
     ) -> None:
-        self._edges, self._deduplicate, self._work, self._progress = edges, deduplicate, work, progress
+        self._edges, self._deduplicate, self._work, self._target = edges, deduplicate, work, target
         self._fields = edges.fields or {}
         # Keys; with fields an order, its work space, the keys and the fields in that order.
         self._edge_bytes = 8 + (edges.field_bytes() + 20 if self._fields else 0) + 17 * deduplicate
         self._most, self._block_bytes = bound.list_bytes, bound.block_bytes
-        self._target, self._divided = target, 0
+        self._divided = 0
 
-    def write(self) -> EdgeSet:
-        """Write the lists range by range, and map them."""
+    def write(self, step: str) -> EdgeSet:
+        """Write the lists range by range, and map them. What is done of the step is noted after each range."""
         edges, paths = self._edges, {name: self._path(f"field.{file_name(name)}") for name in self._fields}
+        known = self._target.journal.state(piece_of(step, 0)) is not None
         with ExitStack() as stack:
-            self._indptr = stack.enter_context(ArrayWriter(self._path("indptr"), np.int64))
-            self._indices = stack.enter_context(ArrayWriter(self._path("indices"), index_dtype(edges.num_sources)))
+
+            def writer(path: Path, dtype: Any, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
+                made = ArrayWriter.existing(path).reopen() if known else ArrayWriter(path, dtype, row_shape)
+                return stack.enter_context(made)
+
+            self._indptr = writer(self._path("indptr"), np.int64)
+            self._indices = writer(self._path("indices"), index_dtype(edges.num_sources))
             self._writers = {
-                name: stack.enter_context(ArrayWriter(paths[name], values.dtype, values.shape[1:]))
-                for name, values in self._fields.items()
+                name: writer(paths[name], values.dtype, values.shape[1:]) for name, values in self._fields.items()
             }
-            self._indptr.append(np.zeros(1, np.int64))
-            self._sort(_Run(edges.count, edges.blocks, (0, edges.num_destinations), (0, edges.num_sources)))
+            if not known:
+                self._indptr.append(np.zeros(1, np.int64))
+            self._sort_all(_Run(edges.count, edges.blocks, (0, edges.num_destinations), (0, edges.num_sources)), step)
         fields = {name: open_array(path) for name, path in paths.items()}
         return EdgeSet(open_array(self._path("indptr")), open_array(self._path("indices")), fields)
 
     def _path(self, name: str) -> Path:
-        return self._target / f"{name}.npy"
+        return self._target.folder / f"{name}.npy"
+
+    def _sort_all(self, run: _Run, step: str) -> None:
+        """Write all lists; where their edges are divided first, what is done is noted after every range."""
+        journal, state = self._target.journal, self._target.journal.state(f"{step}, divided")
+        if state is None and (self._fits(run) or run.rows[1] - run.rows[0] <= 1):
+            self._sort(run)
+            return
+        if state is not None:
+            division = _Division(state["groups"], state["shift"])
+            self._divided += 1
+            file = self._file(len(division.groups), known=True)
+        else:
+            division = self._division(run, by_row=True)
+            file = self._written(run, division, by_row=True)
+            journal.note(f"{step}, divided", division._asdict(), file.files)
+        for number, part in enumerate(self._parts(run, division, file, by_row=True)):
+            if journal.state(piece_of(step, number)) is not None:
+                self._advance(part.count)
+                continue
+            self._sort(part)
+            files = [self._indptr, self._indices, *self._writers.values()]
+            journal.note(piece_of(step, number), True, files)
+        # The last note about these lists gives up the folder.
 
     def _sort(self, run: _Run) -> None:
         """Write the lists of a range of destinations."""
@@ -297,38 +361,53 @@ class ListSorter:
 
     def _divide(self, run: _Run, by_row: bool) -> Iterator[_Run]:
         """The edges of consecutive ranges, of destinations or of sources, each of which fits where that is possible."""
+        division = self._division(run, by_row)
+        file = self._written(run, division, by_row)
+        yield from self._parts(run, division, file, by_row)
+        file.remove()
+
+    def _division(self, run: _Run, by_row: bool) -> _Division:
+        """Ranges of about equally many edges."""
         low, high = run.rows if by_row else run.sources
         shift = max(0, (high - low - 1).bit_length() - _CELLS.bit_length() + 1)
         counts = np.zeros(((high - low - 1) >> shift) + 1, np.int64)
         for sources, destinations, _ in run.blocks():
             _count_cells(destinations if by_row else sources, low, shift, counts)
         most = self._most - _ROW_BYTES * (not by_row)
-        groups = groups_of(counts * self._edge_bytes + (_ROW_BYTES << shift) * by_row, most)
-        group_of = np.repeat(np.arange(len(groups)), [last - first for first, last in groups])
-        file = self._written(run, len(groups), lambda ends: group_of[(ends[by_row] - low) >> shift])
+        return _Division(groups_of(counts * self._edge_bytes + (_ROW_BYTES << shift) * by_row, most), shift)
+
+    def _parts(self, run: _Run, division: _Division, file: BucketFile, by_row: bool) -> Iterator[_Run]:
+        """The edges of each range, from the file they were divided into."""
+        low, high = run.rows if by_row else run.sources
         sizes = file.counts()
-        for number, (first, last) in enumerate(groups):
-            part = low + (first << shift), min(high, low + (last << shift))
+        for number, (first, last) in enumerate(division.groups):
+            part = low + (first << division.shift), min(high, low + (last << division.shift))
             yield _Run(
                 int(sizes[number]),
                 _blocks_of(file, number),
                 part if by_row else run.rows,
                 run.sources if by_row else part,
             )
-        file.remove()
 
-    def _written(self, run: _Run, buckets: int, bucket_of: Callable[[tuple[Array, Array]], Array]) -> BucketFile:
-        """The edges of a run, divided into a file of buckets."""
+    def _file(self, buckets: int, known: bool = False) -> BucketFile:
+        """A file for edges that are divided."""
         dtype = self._edges.sources.dtype
         kinds = {name: (values.dtype, values.shape[1:]) for name, values in self._fields.items()}
-        self._divided += 1
         columns = {"sources": (dtype, ()), "destinations": (dtype, ()), **{f"field.{n}": k for n, k in kinds.items()}}
-        file = BucketFile(self._work / str(self._divided), buckets, columns)
+        return BucketFile(self._work / str(self._divided), buckets, columns, known=known)
+
+    def _written(self, run: _Run, division: _Division, by_row: bool) -> BucketFile:
+        """The edges of a run, divided into a file of buckets."""
+        low, groups = (run.rows if by_row else run.sources)[0], division.groups
+        group_of = np.repeat(np.arange(len(groups)), [last - first for first, last in groups])
+        dtype = self._edges.sources.dtype
+        self._divided += 1
+        file = self._file(len(groups))
         most = max(1, self._block_bytes // (4 * (2 * dtype.itemsize + 8 + self._edges.field_bytes())))
         for waiting in _gathered(run.blocks(), most):
             sources, destinations, fields = waiting
             rows = {"sources": sources, "destinations": destinations, **{f"field.{n}": v for n, v in fields.items()}}
-            file.append(bucket_of((sources, destinations)), rows)
+            file.append(group_of[((destinations if by_row else sources) - low) >> division.shift], rows)
         file.close()
         return file
 
@@ -379,8 +458,7 @@ class ListSorter:
         self._advance(run.count)
 
     def _advance(self, edges: int) -> None:
-        if self._progress is not None:
-            self._progress.advance(edges)
+        self._target.progress.advance(edges)
 
 
 def _blocks_of(file: BucketFile, bucket: int) -> Callable[[], Iterator[tuple[Array, Array, dict[str, Array]]]]:

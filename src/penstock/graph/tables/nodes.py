@@ -1,8 +1,10 @@
 """One node type from tables to arrays: numbered in one pass, its fields written in a second."""
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +22,13 @@ from penstock.graph.tables.columns import LabelField
 from penstock.graph.tables.disk_index import DiskIndex
 from penstock.graph.tables.fields import FieldWriters, fold_codes, learn_fields, node_fields, roles_of
 from penstock.graph.tables.index import IdIndex, IdKind, new_index
+from penstock.graph.tables.journal import ImportJournal
 from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.spec import NodeSpec
 from penstock.progress import Progress
 
 _SPLIT_ROWS = 1 << 20
+_SAVED_IDS = 1 << 18
 
 
 class IndexFullError(Exception):
@@ -65,6 +69,8 @@ class NodeTable:
         self._label = next((field for field in self.fields if isinstance(field, LabelField)), None)
         self._marks: ArrayWriter | None = None
         self._places: list[tuple[int, DataFile, int]] = []
+        self._saved: list[ArrayWriter] = []
+        """The ids of the index in memory, as far as they were noted in a journal."""
         self.table = self._open(folder) if spec.files else None
 
     @property
@@ -101,16 +107,29 @@ class NodeTable:
         assert self._bound is not None, "without a bound every index fits"
         self.on_disk = DiskIndex(self._known.kind, self._work / "ids", self._target, self._bound)
         self.on_disk.take(self._known)
-        self._index = None
+        self._index, self._saved = None, []
         self._bound.holds(self.spec.type, 0)
         return self.on_disk
 
     def _fits(self, ids: pa.Array) -> bool:
         return self._bound is None or self._bound.holds(self.spec.type, self._known.size_with(ids))
 
-    def number(self, progress: Progress) -> None:
+    @property
+    def steps(self) -> list[str]:
+        """The steps that `number` and `write` note."""
+        return [self._step("ids"), self._step("fields")] if self.table else []
+
+    def _step(self, what: str) -> str:
+        return f"{self.spec.type}: {what}"
+
+    def number(self, journal: ImportJournal, progress: Progress) -> None:
         """The first pass: a number for every id, and what the fields need beforehand."""
         if self.table is None:
+            return
+        if (learned := journal.state(self._step("ids"))) is not None:
+            for field, each in zip(self.fields, learned, strict=True):
+                if field.learns:
+                    field.use_learned(each)
             return
         with progress.step(f"{self.spec.type}: ids", self.table.rows, "rows"):
             for chunk in learn_fields(self.fields, self.table, {str(self.spec.id)}, progress):
@@ -118,23 +137,120 @@ class NodeTable:
         self.table_rows = self.count
         if self.on_disk and (repeated := self.on_disk.repeated()):
             raise self._twice(repeated[0], repeated[1], self.on_disk.id_of(repeated[0]))
+        state, files = self.noted(journal)
+        learned = [field.learned() if field.learns else None for field in self.fields]
+        journal.note(self._step("ids"), learned, files, nodes={self.spec.type: state})
 
-    def write(self, stack: ExitStack, progress: Progress) -> FieldWriters:
+    def write(self, stack: ExitStack, journal: ImportJournal, progress: Progress) -> FieldWriters:
         """The second pass: the fields of all rows. The files stay open for vertices that edges will add."""
-        writers = stack.enter_context(FieldWriters(self.fields, self._target))
+        known = journal.state(self._step("fields")) is not None
+        writers = stack.enter_context(FieldWriters(self.fields, self._target, known))
+        if known:
+            writers.reopen()
+            self._marks = ArrayWriter.existing(self._marks_path) if self._marks_path.exists() else None
+        elif self.table is not None:
+            self._write_rows(self.table, writers, progress)
+            marks = [] if self._marks is None else [self._marks]
+            journal.note(self._step("fields"), True, [*writers.files, *marks])
+        return writers
+
+    def _write_rows(self, table: Table, writers: FieldWriters, progress: Progress) -> None:
         columns = set(roles_of(self.fields))
         if self.spec.split and self.spec.split.column:
             columns.add(self.spec.split.column)
-        if self.table is None or not (columns or self.fields):
-            return writers
+        if not (columns or self.fields):
+            return
         # A field without columns (of width 0) still needs its number of rows.
         columns = columns or {str(self.spec.id)}
-        with progress.step(f"{self.spec.type}: fields", self.table.rows, "rows"):
-            for chunk in self.table.chunks(columns):
+        with progress.step(f"{self.spec.type}: fields", table.rows, "rows"):
+            for chunk in table.chunks(columns):
                 writers.append(chunk)
                 self._mark(chunk)
                 progress.advance(len(chunk))
-        return writers
+        if self._marks is not None:
+            self._marks.close()
+
+    # What a journal notes of the ids, so that another process goes on with them.
+
+    def noted(self, journal: ImportJournal) -> tuple[dict[str, Any], list[ArrayWriter]]:
+        """What a journal is to note of the ids that are known: a state, and the files."""
+        if not journal.is_kept:
+            return {}, []
+        state: dict[str, Any] = {"kind": self.kind, "table_rows": self.table_rows, "on_disk": None, "counted": None}
+        if self.on_disk is not None:
+            state["on_disk"], files = self.on_disk.noted()
+            return state, files
+        if self._index is None:
+            return state, []
+        if self._index.is_counting:
+            return {**state, "counted": self._index.count}, []
+        self._save(self._index)
+        return state, self._saved
+
+    def _save(self, index: IdIndex) -> None:
+        """Write the ids of an index in memory that have come since this was done before."""
+        texts = index.kind == "string"
+        if not self._saved:
+            types = {"lengths": np.uint32, "bytes": np.uint8} if texts else {"ids": np.int64}
+            self._saved = [ArrayWriter(self.known_folder / f"{name}.npy", each) for name, each in types.items()]
+        else:
+            for writer in self._saved:
+                writer.reopen()
+        before = self._saved[0].rows
+        for start, stop in ranges(index.count - before, _SAVED_IDS):
+            some = index.some(before + start, before + stop)
+            if not texts:
+                self._saved[0].append(some.to_numpy(zero_copy_only=False))
+                continue
+            strings = StringIds.from_arrow(some)
+            self._saved[0].append(np.diff(strings.offsets))
+            self._saved[1].append(strings.data)
+        for writer in self._saved:
+            writer.close()
+
+    def take_up(self, state: dict[str, Any]) -> None:
+        """Go on with the ids that another process has noted."""
+        self.table_rows = state["table_rows"]
+        if state["kind"] is None:
+            return
+        if state["on_disk"] is not None:
+            assert self._bound is not None, "only a bound brings ids to disk"
+            work = self._work / "ids"
+            self.on_disk, self._index = (
+                DiskIndex(state["kind"], work, self._target, self._bound, state["on_disk"]),
+                None,
+            )
+            return
+        self._index = new_index(state["kind"])
+        if state["counted"] is not None:
+            for start, stop in ranges(state["counted"], _SAVED_IDS):
+                self._index.add(pa.array(np.arange(start, stop)))
+            return
+        names = ("lengths", "bytes") if state["kind"] == "string" else ("ids",)
+        paths = [self.known_folder / f"{name}.npy" for name in names]
+        # Beyond a bound that is smaller now, they go to disk as ids do that are read.
+        for ids in _saved_ids([open_array(path) for path in paths]):
+            self._add_new(ids)
+        if self.on_disk is None:
+            self._saved = [ArrayWriter.existing(path) for path in paths]
+
+    def take_up_finished(self, nodes: NodeSet, state: dict[str, Any]) -> None:
+        """The same once the type is finished: only its sizes are needed any more."""
+        self.table_rows, self._final_count, self._index = state.get("table_rows", 0), nodes.count, None
+
+    @property
+    def leftovers(self) -> list[Path]:
+        """What is needed no more once the type is finished."""
+        return [self._work, *(self.on_disk.leftovers() if self.on_disk else [])]
+
+    @property
+    def known_folder(self) -> Path:
+        """Where the ids of an index in memory are saved."""
+        return self._work / "known"
+
+    @property
+    def _marks_path(self) -> Path:
+        return self._work / "marks.npy"
 
     def finish(self, writers: FieldWriters) -> NodeSet:
         """Write everything to disk, now that no vertex will be added. The index is freed."""
@@ -184,16 +300,22 @@ class NodeTable:
         column, first = str(self.spec.id), self.count
         self._places.append((first, chunk.file, chunk.start))
         ids = self.ids_of(chunk, column)
-        if self.on_disk is None and not self._fits(ids):
-            self.move_to_disk()
-        if self.on_disk:
-            self.on_disk.append(ids)
+        numbers = self._add_new(ids)
+        if numbers is None:
             return
-        numbers = self._known.add(ids)
         repeated = np.flatnonzero(numbers != np.arange(first, first + len(ids)))
         if len(repeated):
             row = int(repeated[0])
             raise self._twice(first + row, int(numbers[row]), ids[row].as_py())
+
+    def _add_new(self, ids: pa.Array) -> Array | None:
+        """Number ids; None where they are on disk, which must not know them."""
+        if self.on_disk is None and not self._fits(ids):
+            self.move_to_disk()
+        if self.on_disk:
+            self.on_disk.append(ids)
+            return None
+        return self._known.add(ids)
 
     def _twice(self, row: int, earlier: int, value: object) -> PenstockError:
         """The error about an id that two rows have."""
@@ -214,7 +336,7 @@ class NodeTable:
         if split is None or not (split.column or self._label):
             return
         if self._marks is None:
-            self._marks = ArrayWriter(self._work / "marks.npy", np.int8)
+            self._marks = ArrayWriter(self._marks_path, np.int8)
         if split.column:
             self._marks.append(fold_codes(chunk, split.column))
         elif self._label:
@@ -227,7 +349,7 @@ class NodeTable:
             return {}
         if self._marks is not None:
             self._marks.close()
-        marks = open_array(self._work / "marks.npy") if self._marks else None
+        marks = open_array(self._marks_path) if self._marks else None
         with ExitStack() as stack:
             paths = {name: self._target / f"split.{name}.npy" for name in SPLITS}
             writers = [stack.enter_context(ArrayWriter(path, np.int64)) for path in paths.values()]
@@ -238,6 +360,18 @@ class NodeTable:
                 for code, writer in enumerate(writers):
                     writer.append(self.first + start + np.flatnonzero(codes == code))
         return {name: open_array(path) for name, path in paths.items()}
+
+
+def _saved_ids(columns: list[Array]) -> Iterator[pa.Array]:
+    """Ids that were saved, block by block: integers, or the lengths and bytes of strings."""
+    begin = 0
+    for start, stop in ranges(len(columns[0]), _SAVED_IDS):
+        if len(columns) == 1:
+            yield pa.array(np.array(columns[0][start:stop]))
+            continue
+        offsets = np.concatenate([[0], np.cumsum(columns[0][start:stop], dtype=np.int64)])
+        yield StringIds(offsets, np.array(columns[1][begin : begin + int(offsets[-1])])).to_arrow()
+        begin += int(offsets[-1])
 
 
 _ADDED_IDS = 1 << 20

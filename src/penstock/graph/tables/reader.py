@@ -205,14 +205,28 @@ _BUFFER_BYTES = 1 << 20
 
 
 def parquet_batches(
-    source: pa.NativeFile, metadata: pq.FileMetaData, columns: list[str], ids: list[str]
+    source: pa.NativeFile, metadata: pq.FileMetaData, columns: list[str], ids: list[str], first_group: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, some of its columns. `ids` stay dictionary-encoded where the file has them so."""
+    """The rows of a file from a row group on, some of its columns. `ids` stay dictionary-encoded where the file has
+    them so.
+    """
     encoded = [name for name in ids if _is_dictionary_encoded(metadata, name)]
     # By default pyarrow loads the raw bytes of the whole file before the first batch.
     options: dict[str, Any] = {"pre_buffer": False, "buffer_size": _BUFFER_BYTES, "metadata": metadata}
     with pq.ParquetFile(source, read_dictionary=encoded, **options) as file:
-        yield from file.iter_batches(_batch_rows(metadata, columns), columns=columns)
+        groups = range(first_group, metadata.num_row_groups)
+        yield from file.iter_batches(_batch_rows(metadata, columns), row_groups=list(groups), columns=columns)
+
+
+def _group_of(metadata: pq.FileMetaData, row: int) -> tuple[int, int]:
+    """The row group that a row is in, and the rows before it; behind the last row, the last group."""
+    before = 0
+    for group in range(metadata.num_row_groups):
+        rows = int(metadata.row_group(group).num_rows)
+        if row < before + rows or group == metadata.num_row_groups - 1:
+            return group, before
+        before += rows
+    return 0, 0
 
 
 def _batch_rows(metadata: pq.FileMetaData, columns: list[str]) -> int:
@@ -303,6 +317,17 @@ _SAMPLE_BYTES = 4 << 20
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
+Position: TypeAlias = tuple[int, int]
+"""A place in a table: the number of a file, and rows of it."""
+
+
+def _after(before: int, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Each batch after the number of rows before it."""
+    for batch in batches:
+        yield before, batch
+        before += batch.num_rows
+
+
 @dataclass(frozen=True)
 class TableChunk:
     """Some rows of one file."""
@@ -356,9 +381,9 @@ class Table:
                 self._check_columns(file, names)
                 self.rows += rows
 
-    def chunks(self, columns: Collection[str]) -> Generator[TableChunk, None, None]:
-        """All rows in order. The next chunk is read while the last one is processed."""
-        stream = self._stream([name for name in self.roles if name in columns])
+    def chunks(self, columns: Collection[str], after: Position = (0, 0)) -> Generator[TableChunk, None, None]:
+        """All rows in order, or those after a position. The next chunk is read while the last one is processed."""
+        stream = self._stream([name for name in self.roles if name in columns], after)
         rows = 0
         with ThreadPoolExecutor(1) as pool:
             pending = pool.submit(next, stream, None)
@@ -366,8 +391,12 @@ class Table:
                 pending = pool.submit(next, stream, None)
                 rows += len(chunk)
                 yield chunk
-        if rows == 0 and not self._allow_empty:
+        if rows == 0 and after == (0, 0) and not self._allow_empty:
             raise self._empty(self.files[0])
+
+    def position(self, chunk: TableChunk) -> Position:
+        """The position behind a chunk."""
+        return self.files.index(chunk.file), chunk.start + len(chunk)
 
     def expected_rows(self) -> int:
         """The rows of all files; of text, as many as its size and the rows at its beginning suggest."""
@@ -381,31 +410,35 @@ class Table:
         rows: int = round(sum(file.size for file in self.files) * lines / max(1, used))
         return max(0, rows - (0 if self._format == "json" else len(self.files)))
 
-    def _stream(self, columns: list[str]) -> Iterator[TableChunk]:
-        for file in self.files:
+    def _stream(self, columns: list[str], after: Position) -> Iterator[TableChunk]:
+        for number, file in enumerate(self.files[after[0] :], after[0]):
+            skipped = after[1] if number == after[0] else 0
             start = 0
             with file.readable(self._format):
-                for batch in self._batches(file, columns):
-                    yield TableChunk(batch, file, start)
+                for start, batch in self._batches(file, columns, skipped):
+                    if start + batch.num_rows > skipped:
+                        yield TableChunk(batch.slice(max(0, skipped - start)), file, max(start, skipped))
                     start += batch.num_rows
-                if start == 0:
+                if start == 0 and not skipped:
                     # An empty chunk still gives the types and widths of its columns.
                     yield TableChunk(self._no_rows(file, columns), file, 0)
 
-    def _batches(self, file: DataFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, file: DataFile, columns: list[str], skipped: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Batches of a file, each after the number of rows before it. Some rows that are skipped may be left out."""
         if self._format == "parquet":
             with file.open() as source:
                 metadata = pq.read_metadata(source)
                 self._check_columns(file, metadata.schema.to_arrow_schema().names)
                 ids = [name for name in columns if self.roles[name] in ID_ROLES]
-                yield from parquet_batches(source, metadata, columns, ids)
+                group, before = _group_of(metadata, skipped)
+                yield from _after(before, parquet_batches(source, metadata, columns, ids, group))
             return
         self._check_columns(file, self._names(file))
         types = {name: self._types[name] for name in columns}
         if self._format == "json":
-            yield from json_batches(file, types)
+            yield from _after(0, json_batches(file, types))
         else:
-            yield from csv_batches(file, _DELIMITERS[self._format], types)
+            yield from _after(0, csv_batches(file, _DELIMITERS[self._format], types))
 
     def _no_rows(self, file: DataFile, columns: list[str]) -> pa.RecordBatch:
         types = self._types

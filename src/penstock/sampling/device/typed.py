@@ -20,7 +20,7 @@ from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import EDGES, BatchMemory, Excluded, Topology, blocks, fill_totals, hop_kernels
 from penstock.sampling.device.program import DeviceProgram, Seeds, neighbour_rules
 from penstock.sampling.device.slot import Slot
-from penstock.sampling.relations import Fanout, fanouts_by_relation
+from penstock.sampling.neighbours import Fanout, fanouts_by_relation
 
 
 class RelationDraw(NamedTuple):

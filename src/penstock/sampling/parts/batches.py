@@ -14,7 +14,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import check_typed_seeds
-from penstock.sampling.neighbours import NeighbourSampler
+from penstock.sampling.neighbours import NeighbourSampler, Relation
 from penstock.sampling.parts.requests import (
     BatchRequest,
     HeldOutRuleForm,
@@ -24,7 +24,6 @@ from penstock.sampling.parts.requests import (
     malformed,
     read_body,
 )
-from penstock.sampling.relations import Relation
 from penstock.sampling.typed import TypedNeighbourSampler
 from penstock.wire.channel import Channel, RemoteError
 from penstock.wire.endpoint import Endpoint

@@ -14,12 +14,11 @@ from penstock.sampling.entry import ReadableLists
 from penstock.sampling.labor import Labor
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import Readable
-from penstock.sampling.neighbours import NeighbourSampler
+from penstock.sampling.neighbours import NeighbourSampler, Relation
 from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import Channels, PartedLists, VertexTimedLists
 from penstock.sampling.parts.requests import PLAIN_DRAWS, DrawSettings, Name, StrictRequest, read_body
-from penstock.sampling.relations import Relation
 from penstock.sampling.temporal import OF_NODES, Clock
 from penstock.sampling.typed import TypedNeighbourSampler, neighbour_sampler
 from penstock.wire.channel import Channel

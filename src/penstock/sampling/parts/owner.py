@@ -19,8 +19,8 @@ from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.labor import draw_shared
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import DrawnNeighbours, Lists, Readers
+from penstock.sampling.neighbours import Relation, edge_type_named
 from penstock.sampling.parts.requests import PLAIN_DRAWS, DrawSettings
-from penstock.sampling.relations import Relation, edge_type_named
 from penstock.sampling.temporal import OF_NODES, Clock, clocks_of
 
 

@@ -22,7 +22,7 @@ from penstock.pipeline.batch_rows import ReclaimedBuffers
 from penstock.sampling import ALL, BatchKey
 from penstock.sampling.block import MiniBatch, unwrapping
 from penstock.sampling.local_source import graph_lists
-from penstock.sampling.relations import edge_type_named
+from penstock.sampling.neighbours import edge_type_named
 from penstock.sampling.typed import neighbour_sampler
 from penstock.train.batch_source import SeedTimes
 from penstock.train.dataset.inputs import Inputs

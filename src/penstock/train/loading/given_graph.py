@@ -12,7 +12,7 @@ from penstock.graph.convert.edges import pair_array
 from penstock.graph.convert.pyg import EDGE_TYPE, NODE_TYPE, from_pyg
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.sampling.relations import edge_type_named
+from penstock.sampling.neighbours import edge_type_named
 
 Place = str | EdgeType | None
 """The owner of a value: a node type, an edge type, or the whole graph (None)."""
