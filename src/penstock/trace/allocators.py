@@ -164,9 +164,9 @@ def device_peak(events: Iterable[AllocationEvent]) -> DevicePeak:
 # How far the heap of the C library grows: freed memory stays, and new memory takes the smallest hole that is large
 # enough.
 #
-# While a run keeps freed memory (`penstock.memory.freed_memory_kept`), arrays come from one heap. Holes between arrays
-# that live on may be too small for the next one: the heap is then larger than what is in use, by a fifth where arrays
-# are large.
+# While a run keeps freed memory (`penstock.memory.freed_memory_kept`), every array comes from a heap; those of all
+# threads are taken for one here. Holes between arrays that live on may be too small for the next one: the heap is then
+# larger than what is in use, by a fifth where arrays are large.
 
 _HEAP_UNIT = 64
 """torch aligns its arrays to this many bytes."""
