@@ -35,10 +35,8 @@ _IN_FLIGHT = 32
 """Requests at a time: on SSDs more do not add to the pages read in a second."""
 _REQUEST_BYTES = 256 << 10
 """Upper bound on a request, unless one row is larger: larger ones are not faster."""
-_GAP, _MOST_GAP = 16 << 10, 64 << 10
-"""Bytes between two pages that are read rather than left out, where the disk was not tried, and at most."""
-_TRIED, _TRIED_BYTES = 512, (4 << 10, 64 << 10)
-"""Requests of two sizes that tell what the next request costs, and what the next byte."""
+_GAP = 8 << 10
+"""Bytes between two pages up to which one request for both is faster than two; benchmarks/disk_features.py tries it."""
 _LINGER = 0.1
 """The share of the last round's time that the next one waits for further threads."""
 _NEVER = 1 << 60
@@ -98,7 +96,13 @@ class DiskRows(RowSource):
             if asked.done:
                 return []
             self._in_round = 1
-            self._change.wait_for(lambda: len(self._asked) >= self._callers, _LINGER * self._round_seconds)
+            try:
+                self._change.wait_for(lambda: len(self._asked) >= self._callers, _LINGER * self._round_seconds)
+            except BaseException:
+                self._in_round = 0
+                self._asked.remove(asked)
+                self._change.notify_all()
+                raise
             together, self._asked = self._asked, []
             self._in_round = len(together)
             return together
@@ -125,8 +129,7 @@ class DiskRows(RowSource):
     def _round(self, copies: "_Copies") -> None:
         """Copy all rows: those in the cache, and the others from the file."""
         if self._file is None:
-            end = self._offset + self.shape[0] * self._row_bytes
-            self._file = _DirectFile(self.path, end, _request_room(self._row_bytes))
+            self._file = _DirectFile(self.path, _request_room(self._row_bytes))
         cache, self.rounds = self.cache, self.rounds + 1
         slots = cache.admit(copies.ids)
         missing = np.flatnonzero(slots == MISSING)
@@ -135,7 +138,7 @@ class DiskRows(RowSource):
             return
         order = missing[np.argsort(copies.ids[missing])]
         requests, rows = np.empty((len(order), 5), np.int64), (self._row_bytes, self._offset)
-        requests = requests[: _join(copies.ids[order], *rows, self._file.gap, _request_room(self._row_bytes), requests)]
+        requests = requests[: _join(copies.ids[order], *rows, _GAP, _request_room(self._row_bytes), requests)]
         self._file.read(requests, (order, *rows, *copies, *cache.written))
         self.bytes_read += int(requests[:, _LENGTH].sum())
 
@@ -312,16 +315,12 @@ def _removed(slots: Array, owners: Array, newer: Array, older: Array, marked: Ar
 
 _START, _LENGTH, _NEEDED, _FIRST, _LAST = range(5)
 """Columns of requests: where in the file, how many bytes, how many of them at least, and [first, last) of their rows."""
-_LEAST_TRIED = 256 << 20
-"""Files that are shorter are read within a second in any way."""
 
 
 class _DirectFile:
-    """A file of which `end` bytes are needed, read past the page cache where its file system allows that; else its
-    pages are dropped again.
-    """
+    """A file that is read past the page cache where its file system allows that; else its pages are dropped again."""
 
-    def __init__(self, path: str, end: int, room: int) -> None:
+    def __init__(self, path: str, room: int) -> None:
         """`room`: upper bound on the bytes of a request."""
         self._path, self._room = path, room
         # Anonymous mappings begin at a page, as direct I/O needs it.
@@ -332,7 +331,6 @@ class _DirectFile:
             raise self._unreadable(0, error) from error
         weakref.finalize(self, os.close, self._file)
         self._threads = ThreadPoolExecutor(_IN_FLIGHT, "disk-rows")
-        self.gap = self._worth_reading(end // _REQUEST_BYTES) if end >= _LEAST_TRIED else _GAP
 
     def read(self, requests: Array, copied: tuple[Any, ...]) -> None:
         """Read what requests ask for, all of it, and copy rows to where they belong; `copied` as `_serve` takes it."""
@@ -356,20 +354,6 @@ class _DirectFile:
             each.result()
         if not self._is_direct:
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def _worth_reading(self, places: int) -> int:
-        """The bytes between two pages up to which one request for both takes less time than two."""
-        seconds, some = [], np.random.default_rng(0).integers(0, places, (2, _TRIED)) * _REQUEST_BYTES
-        none = np.empty(0, np.int64)
-        for starts, size in zip(some, _TRIED_BYTES, strict=True):
-            requests = np.zeros((_TRIED, 5), np.int64)
-            requests[:, _START], requests[:, _LENGTH], requests[:, _NEEDED] = np.sort(starts), size, size
-            began = time.perf_counter()
-            self.read(requests, (none, 0, 0, none, none, none, none, none, *SieveCache(1, 0, 1).written))
-            seconds.append(time.perf_counter() - began)
-        small, large = _TRIED_BYTES
-        of_byte = max(seconds[1] - seconds[0], 1e-9) / (large - small)
-        return int(min(_MOST_GAP, max(0.0, seconds[0] / of_byte - small))) // _PAGE * _PAGE
 
     def _raise_if_unreadable(self, position: int, length: int, needed: int) -> None:
         with mmap.mmap(-1, length) as room:

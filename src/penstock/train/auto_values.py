@@ -10,6 +10,7 @@ from penstock.pipeline.grouped_batches import group_size
 from penstock.plan.execution import ExecutionChoice, predict
 from penstock.plan.execution.first_layer import rows_gathered
 from penstock.plan.execution.search import cheapest_orders
+from penstock.store.disk_rows import DiskRows
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.support import DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.execution_modes import needs_placement
@@ -62,19 +63,25 @@ def predicted_groups(model: CostModel, session: Session) -> int:
 
 # The threads that gather features from a disk.
 
-_FROM_DISK = 8
-"""Each waits for a page of its own: rows of a mapped file come several times as fast as to one thread."""
+_FROM_MAPPED, _FROM_DISK = 8, 16
+"""Of a mapped file each waits for a page of its own, and rows come several times as fast as to one thread. Rows that
+are read past the page cache are read together for the batches of all threads."""
 
 
 def decide_gather_threads(session: Session) -> None:
-    """Decide how many threads read features: several if they are mapped and exceed free memory."""
+    """Decide how many threads read features: several if they are read from the disk, or are mapped and exceed free
+    memory.
+    """
     job = session.job
     if job.gather_threads or not needs_placement(job.sampler):
+        return
+    if any(isinstance(source, DiskRows) for source in session.inputs.sources.values()):
+        _decide(session, "gather_threads", _FROM_DISK, RULE)
         return
     fields = [nodes.fields[job.features] for nodes in session.graph.nodes.values() if job.features in nodes.fields]
     mapped = sum(rows.nbytes for rows in fields if isinstance(rows.base, np.memmap))
     if mapped > available_mb() << 20:
-        _decide(session, "gather_threads", _FROM_DISK, RULE)
+        _decide(session, "gather_threads", _FROM_MAPPED, RULE)
 
 
 # The threads of `sample_threads: auto`, where a GPU computes what the host draws.

@@ -144,13 +144,17 @@ class Placement(StrictDocument):
     """Where each part of the graph lies while a device trains."""
 
     topology: Where = Field("auto", description="the neighbour lists")
-    features: Where | Literal["sharded"] = Field("auto", description="the vertices' features")
-    cache_rows: int | None = Field(None, ge=0, description="rows of pinned features kept on the device too")
+    features: Where | Literal["sharded", "disk"] = Field("auto", description="the vertices' features")
+    cache_rows: int | None = Field(
+        None, ge=0, description="rows of pinned features kept on the device too; of features on disk, in memory"
+    )
     cache_by: Literal["degree", "counts"] = Field("counts", description="what makes a row hot")
 
 
 class DeviceOptions(StrictDocument):
-    """The processor that computes, and what it keeps in its own memory. On a CPU all but `first_layer` are ignored."""
+    """The processor that computes, and what it keeps in its own memory. On a CPU all but `first_layer` and placement's
+    `features: disk` and `features: host` are ignored.
+    """
 
     device: str = Field("auto", description="where the model is trained: auto (a GPU if there is one), cpu or cuda")
     placement: str | dict[str, Any] = Field(
@@ -198,8 +202,9 @@ class DeviceOptions(StrictDocument):
 
     @property
     def placed(self) -> Placement:
-        """The placement as its own document."""
-        return Placement.model_validate({} if isinstance(self.placement, str) else self.placement)
+        """The placement as its own document; for a device, rows that are read from the disk come from the host."""
+        found = Placement.model_validate({} if isinstance(self.placement, str) else self.placement)
+        return found.model_copy(update={"features": "host", "cache_rows": None}) if found.features == "disk" else found
 
 
 # The job fields that name functions of the user's: the loss, further metrics and callbacks; and weights of classes.

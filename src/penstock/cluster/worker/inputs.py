@@ -63,8 +63,13 @@ class PartedInputs(Inputs):
                 "Owners of embeddings keep one rate: leave out schedule_of on a cluster.",
                 code="unsupported-combination",
             )
+        if isinstance(job.placement, dict) and job.placement.get("features") == "disk":
+            raise PenstockError(
+                "placement reads features from the disk, which one process alone does: on a cluster leave out features.",
+                code="unsupported-combination",
+            )
         setup = parts.member.setup
-        self.step = 0
+        self.step, self.disk_note = 0, None
         """The number of steps of the run that are done."""
         self.shared_bytes = 0
         """Bytes of this worker's shares of features that lie in the memories of several GPUs."""
