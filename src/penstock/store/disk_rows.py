@@ -52,10 +52,11 @@ class DiskRows(RowSource):
         base: Any = table.base
         self.shape, self.dtype = table.shape, table.dtype
         self.path = os.fspath(base.filename)
-        self._row_bytes = table.nbytes // len(table)
+        self.row_bytes = table.nbytes // len(table)
         self._offset = base.offset + table.ctypes.data - base.ctypes.data
-        self.cache = SieveCache(len(table), min(cache_rows, len(table)), self._row_bytes)
-        self.bytes_read = self.rounds = 0
+        self.cache = SieveCache(len(table), min(cache_rows, len(table)), self.row_bytes)
+        self.bytes_read = self.requests = self.rounds = 0
+        self.read_seconds = 0.0
         self._asked: list[_Request] = []
         self._callers, self._in_round, self._round_seconds = 1, 0, 0.0
         self._change = threading.Condition()
@@ -64,7 +65,7 @@ class DiskRows(RowSource):
     @property
     def memory_bytes(self) -> int:
         """Bytes of memory that the cache and the requests' buffers take."""
-        return self.cache.memory_bytes + _IN_FLIGHT * _request_room(self._row_bytes)
+        return self.cache.memory_bytes + _IN_FLIGHT * _request_room(self.row_bytes)
 
     def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
         check_ids(ids, self.shape[0])
@@ -129,7 +130,7 @@ class DiskRows(RowSource):
     def _round(self, copies: "_Copies") -> None:
         """Copy all rows: those in the cache, and the others from the file."""
         if self._file is None:
-            self._file = _DirectFile(self.path, _request_room(self._row_bytes))
+            self._file = _DirectFile(self.path, _request_room(self.row_bytes))
         cache, self.rounds = self.cache, self.rounds + 1
         slots = cache.admit(copies.ids)
         missing = np.flatnonzero(slots == MISSING)
@@ -137,10 +138,15 @@ class DiskRows(RowSource):
         if not len(missing):
             return
         order = missing[np.argsort(copies.ids[missing])]
-        requests, rows = np.empty((len(order), 5), np.int64), (self._row_bytes, self._offset)
-        requests = requests[: _join(copies.ids[order], *rows, _GAP, _request_room(self._row_bytes), requests)]
+        requests, rows = np.empty((len(order), 5), np.int64), (self.row_bytes, self._offset)
+        requests = requests[: _join(copies.ids[order], *rows, _GAP, _request_room(self.row_bytes), requests)]
+        began = time.perf_counter()
         self._file.read(requests, (order, *rows, *copies, *cache.written))
-        self.bytes_read += int(requests[:, _LENGTH].sum())
+        self.read_seconds += time.perf_counter() - began
+        self.bytes_read, self.requests = (
+            self.bytes_read + int(requests[:, _LENGTH].sum()),
+            self.requests + len(requests),
+        )
 
 
 def is_on_disk(table: Array) -> bool:
@@ -314,7 +320,7 @@ def _removed(slots: Array, owners: Array, newer: Array, older: Array, marked: Ar
 # The file, and the kernels that read it without the interpreter lock.
 
 _START, _LENGTH, _NEEDED, _FIRST, _LAST = range(5)
-"""Columns of requests: where in the file, how many bytes, how many of them at least, and [first, last) of their rows."""
+"""Columns of requests: where in the file, how many bytes, how many of these at least, and [first, last) of the rows."""
 
 
 class _DirectFile:

@@ -65,7 +65,7 @@ class PartedInputs(Inputs):
             )
         if isinstance(job.placement, dict) and job.placement.get("features") == "disk":
             raise PenstockError(
-                "placement reads features from the disk, which one process alone does: on a cluster leave out features.",
+                "placement has one process alone read features from the disk: leave out features on a cluster.",
                 code="unsupported-combination",
             )
         setup = parts.member.setup

@@ -18,10 +18,10 @@ from penstock.nn.layer_table import LAYERS, ModelOptions, model_options
 from penstock.nn.scorer_table import initial_rows
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, PLAIN_ROWS, EdgeFields, EdgeRows, HostCarrier, RowReader
 from penstock.pipeline.loader import Batch, Carrier
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.store.disk_rows import DiskRows, cached_rows, is_on_disk
 from penstock.store.embedding import MOMENTS, EmbeddingTable, Optimiser, row_optimiser
-from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.source import ArraySource, LocalStore, RowSource
 from penstock.traced import is_traced
 from penstock.train.compute_device import device_memory_of
