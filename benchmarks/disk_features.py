@@ -1,4 +1,4 @@
-"""Training on features larger than memory: mapped, read past the page cache without and with cached rows, and in memory.
+"""Training on features larger than memory: mapped, and read past the page cache with and without cached rows.
 
 A graph whose vertices are drawn by a power law is made in FOLDER, with a features file of some gigabytes. Then the same
 job trains some epochs under each way and each limit, in a control group of its own whose memory, page cache included,
@@ -148,7 +148,7 @@ def main() -> None:
     graph = options.folder / "graph"
     if not graph.exists():
         make_graph(graph, options.gigabytes, options.columns)
-    (features,) = graph.rglob("x.npy")
+    (features,) = graph.rglob("field.x.npy")
     size = features.stat().st_size
     rows = [("memory", None)]
     rows += [(way, int(limit)) for limit in options.limits.split(",") for way in options.ways.split(",")]
@@ -179,9 +179,7 @@ def text_of(row: dict[str, Any], first: dict[str, Any]) -> str:
     same = "equal losses" if row["losses"] == first.get("losses") else "OTHER LOSSES"
     line = f"{begin} {row['seconds']:8.2f} s/epoch {row['gigabytes']:7.2f} GB/epoch {row['threads']:3} threads, {same}"
     if "request" in row:
-        line += (
-            f", hits {row['hit_rate']:.0%}, cache {row['cache']:.2f} GB, requests of {row['request'] / 1024:.1f} KiB"
-        )
+        line += f", hits {row['hit_rate']:.0%}, cache {row['cache']:.2f} GB, {row['request'] / 1024:.1f} KiB a request"
         line += f", {row['reading'] / 1e6:.0f} MB/s while reading"
         line += f", fio {row['fio'] / 1e6:.0f} MB/s" if row["fio"] else ""
     return line

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_each_page_is_read_once_for_all_rows_on_it(tables):
     source = DiskRows(mapped)
     ids = np.random.default_rng(2).permutation(np.tile(np.arange(len(table)), 3))
     np.testing.assert_array_equal(source.read(ids), table[ids])
-    size = os.path.getsize(source.path)
+    size = Path(source.path).stat().st_size
     requests = -(-size // disk_rows._REQUEST_BYTES)
     assert size - 4096 <= source.bytes_read <= size + 4096 * (1 + requests)
 

@@ -1,4 +1,4 @@
-"""Training on features that are read from the disk past the page cache: when it is chosen, and that losses are equal."""
+"""Training on features that are read from the disk past the page cache: when that is done, and equal losses."""
 
 import json
 
@@ -9,6 +9,7 @@ from test_resume import assert_same_runs
 from penstock.plan.document import read_plan
 from penstock.store.disk_rows import DiskRows
 from penstock.store.source import ArraySource
+from penstock.train import auto_values
 from penstock.train.build import make_session
 from penstock.train.dataset import inputs
 from penstock.train.job import make_job
@@ -25,8 +26,9 @@ def graph(tmp_path):
 
 
 def session_with(monkeypatch, graph, free_mb, **fields):
-    """The session of a job on a machine with so much free memory."""
+    """The session of a job whose features are compared with so much free memory; for batches there is enough."""
     monkeypatch.setattr(inputs, "available_mb", lambda: free_mb)
+    monkeypatch.setattr(auto_values, "available_mb", lambda: 1000)
     return make_session(make_job({**FIELDS, **fields}), graph)
 
 
@@ -37,6 +39,12 @@ def test_features_larger_than_memory_are_read_from_the_disk(monkeypatch, graph, 
     assert isinstance(source, ArraySource if free_mb else DiskRows)
     assert session.job.reading_threads == (1 if free_mb else 16)
     assert (session.inputs.note is None) == bool(free_mb)
+
+
+def test_fewer_batches_are_read_together_where_their_rows_have_no_room(monkeypatch, graph):
+    job = make_job({**FIELDS, "placement": {"features": "disk"}})
+    monkeypatch.setattr(auto_values, "available_mb", lambda: 0)
+    assert make_session(job, graph).job.reading_threads == 1
 
 
 @pytest.mark.parametrize(("fields", "kind"), [
@@ -54,13 +62,8 @@ def test_a_job_says_how_features_are_read(monkeypatch, graph, fields, kind):
 
 @pytest.mark.parametrize("cache_rows", [0, 20, 400])
 def test_losses_are_those_of_the_mapped_features(graph, tmp_path, cache_rows):
-    runs = [
-        trained(graph, tmp_path / name, epochs=3, batch_size=32, placement=placement)
-        for name, placement in (
-            ("mapped", {"features": "host"}),
-            ("disk", {"features": "disk", "cache_rows": cache_rows}),
-        )
-    ]
+    ways = {"mapped": {"features": "host"}, "disk": {"features": "disk", "cache_rows": cache_rows}}
+    runs = [trained(graph, tmp_path / name, epochs=3, batch_size=32, placement=way) for name, way in ways.items()]
     assert_same_runs(*runs)
     plan = read_plan(runs[1].path / "plan.json")
     assert plan.reasons["features"] == "The job has features read from the disk, past the page cache."

@@ -143,10 +143,8 @@ class DiskRows(RowSource):
         began = time.perf_counter()
         self._file.read(requests, (order, *rows, *copies, *cache.written))
         self.read_seconds += time.perf_counter() - began
-        self.bytes_read, self.requests = (
-            self.bytes_read + int(requests[:, _LENGTH].sum()),
-            self.requests + len(requests),
-        )
+        self.bytes_read += int(requests[:, _LENGTH].sum())
+        self.requests += len(requests)
 
 
 def is_on_disk(table: Array) -> bool:
@@ -172,12 +170,12 @@ def _request_room(row_bytes: int) -> int:
 class _Request:
     """The rows that one thread asks for, and the addresses that it wants them at."""
 
-    done, error = False, None
+    done = False
+    error: BaseException | None = None
 
     def __init__(self, ids: Array, to: Array, begin: int, size: int, out: Array) -> None:
         self.ids, self.to, self.begin, self.size = ids, to, begin, size
         self._kept = out
-        self.error: BaseException | None
 
     @classmethod
     def of(cls, ids: Array, out: Array, places: Array | None, span: Span | None) -> "_Request":
@@ -286,7 +284,7 @@ def _admit(
             slot = state[_COUNT]
             state[_COUNT] += 1
         else:
-            slot = _removed(slots, owners, newer, older, marked, state)
+            slot = np.int64(_removed(slots, owners, newer, older, marked, state))
         owners[slot], rounds[slot], marked[slot] = ids[i], state[_ROUND], 0
         slots[ids[i], 0] = slot + 1
         older[slot], newer[slot] = state[_HEAD], MISSING
@@ -314,11 +312,13 @@ def _removed(slots: Array, owners: Array, newer: Array, older: Array, marked: Ar
     else:
         state[_TAIL] = newer[slot]
     slots[owners[slot], 0] = 0
-    return slot
+    return int(slot)
 
 
 # The file, and the kernels that read it without the interpreter lock.
 
+_NO_CACHE = 48
+"""F_NOCACHE of macOS, which has no O_DIRECT."""
 _START, _LENGTH, _NEEDED, _FIRST, _LAST = range(5)
 """Columns of requests: where in the file, how many bytes, how many of these at least, and [first, last) of the rows."""
 
@@ -397,7 +397,7 @@ def _opened(path: str, page: Array) -> tuple[int, bool]:
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         return file, False
-    fcntl.fcntl(file, fcntl.F_NOCACHE, 1)
+    fcntl.fcntl(file, _NO_CACHE, 1)
     return file, True
 
 
@@ -417,8 +417,8 @@ def _copy_bytes(typing: Any, to: Any, source: Any, count: Any) -> Any:
     """Copy `count` bytes between two addresses."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        ends = (builder.inttoptr(each, ir.IntType(8).as_pointer()) for each in args[:2])
-        cgutils.raw_memcpy(builder, *ends, args[2], 1)  # type: ignore[no-untyped-call]
+        to, source = (builder.inttoptr(each, ir.IntType(8).as_pointer()) for each in args[:2])
+        cgutils.raw_memcpy(builder, to, source, args[2], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
@@ -461,7 +461,7 @@ def _serve(
         while got < one[_NEEDED]:
             more = read_at(np.int64(file), np.int64(address + got), one[_LENGTH] - got, one[_START] + got)
             if more <= 0:
-                return number
+                return int(number)
             got += more
         before = np.int64(-1)
         for k in range(one[_FIRST], one[_LAST]):
