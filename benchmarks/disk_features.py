@@ -2,14 +2,16 @@
 
 A graph whose vertices are drawn by a power law is made in FOLDER, with a features file of some gigabytes. Then the same
 job trains some epochs under each way and each limit, in a control group of its own whose memory, page cache included,
-is limited to a share of the features' size (Linux, as root). Caches are dropped before each. Beside each reading past
-the cache, fio reads random places of the same file by requests of the same mean size, as many at a time.
+is limited to a share of the features' size (Linux, as root). `advised` is mapped with the advice that reads are random,
+which turns the system's reading ahead off. Caches are dropped before each. Beside each reading past the cache, fio reads
+random places of the same file by requests of the same mean size, as many at a time.
 
 Run: python benchmarks/disk_features.py FOLDER [--gigabytes 8] [--columns 256] [--epochs 2] [--json]
 """
 
 import argparse
 import json
+import mmap
 import os
 import shutil
 import subprocess
@@ -24,6 +26,7 @@ CLASSES, TRAINED = 16, 32768
 JOB = {"model": "sage", "hidden": 64, "fanouts": [10, 5], "batch_size": 512, "device": "cpu", "threads": 2, "lr": 0.001}
 WAYS: dict[str, dict[str, Any]] = {
     "mapped": {"features": "host"},
+    "advised": {"features": "host"},
     "packed": {"features": "disk", "cache_rows": 0},
     "cached": {"features": "disk"},
 }
@@ -47,16 +50,17 @@ def make_graph(folder: Path, gigabytes: float, columns: int) -> None:
     # Every row is other numbers of one block, so that the file is made without being held in memory.
     block = rng.standard_normal(count + columns).astype(np.float32)
     x = np.lib.stride_tricks.as_strided(block, (count, columns), (4, 4), writeable=False)
-    splits = {name: np.zeros(count, bool) for name in ("train", "val", "test")}
-    splits["train"][rng.choice(count, TRAINED, replace=False)] = True
-    splits["val"][:10], splits["test"][10:20] = True, True
+    train, val, test = np.split(rng.permutation(count)[: TRAINED + 20], [TRAINED, TRAINED + 10])
+    splits = {"train": train, "val": val, "test": test}
     y = rng.integers(0, CLASSES, count)
     nodes = NodeSet(count, {"x": x, "y": y}, splits)
     Graph({"node": nodes}, {("node", "to", "node"): EdgeSet(indptr, indices)}, "power-law").save(folder)
 
 
-def train(graph: str, way: str, epochs: int) -> dict[str, Any]:
-    """Seconds and bytes read of every epoch but the first, which compiles and fills the cache; and all losses."""
+def train(graph: str, way: str, epochs: int, seconds: float) -> dict[str, Any]:
+    """Seconds and bytes read of an epoch, and all losses. The first epoch, which compiles and fills the cache, does not
+    count, or a third of the `seconds`, which a run ends with at the latest.
+    """
     from penstock.graph.graph import Graph
     from penstock.pipeline.schedule import START, Schedule
     from penstock.store.disk_rows import DiskRows
@@ -68,22 +72,28 @@ def train(graph: str, way: str, epochs: int) -> dict[str, Any]:
     if way == "memory":
         (nodes,) = loaded.nodes.values()
         nodes.fields["x"] = np.array(nodes.fields["x"])
+    if way == "advised":
+        loaded.nodes["node"].fields["x"].base._mmap.madvise(mmap.MADV_RANDOM)
     job = job_of({"graph": graph, **JOB, **({"placement": WAYS[way]} if way in WAYS else {})})
     with run_context(job):
         session = make_session(job, loaded)
         (source,) = session.inputs.sources.values()
         schedule = Schedule(session.task.items, session.task.batch_size, job.seed, epochs + 1)
-        marks, losses = [(time.perf_counter(), bytes_read())], []
+        begun, losses, first = time.perf_counter(), list[float](), None
         with session.execution.steps(schedule, START, lambda _: 1, lambda *_: None) as steps:
             for done in steps:
-                for step in done:
-                    losses.append(step.loss)
-                    if step.last:
-                        marks.append((time.perf_counter(), bytes_read()))
-    (first, read_before), (last, read) = marks[1], marks[-1]
+                losses += [step.loss for step in done]
+                now = time.perf_counter()
+                if first is None and (len(losses) >= schedule.batches or now - begun > seconds / 3):
+                    first = len(losses), now, bytes_read()
+                if first is not None and now - begun > seconds and len(losses) > first[0]:
+                    break
+    assert first is not None
+    share = (len(losses) - first[0]) / schedule.batches
     found = {
-        "seconds": (last - first) / epochs,
-        "gigabytes": (read - read_before) / epochs / 1e9,
+        "epochs": share,
+        "seconds": (now - first[1]) / share,
+        "gigabytes": (bytes_read() - first[2]) / share / 1e9,
         "losses": np.array(losses).tobytes().hex(),
         "threads": session.job.reading_threads,
     }
@@ -99,7 +109,7 @@ def bytes_read() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
 
 
-def limited(graph: Path, way: str, limit: int | None, epochs: int) -> dict[str, Any] | str:
+def limited(graph: Path, way: str, limit: int | None, options: argparse.Namespace) -> dict[str, Any] | str:
     """A run of `train` in a control group; the error's last line where it fails."""
     group = Path("/sys/fs/cgroup/memory") / f"disk-features-{os.getpid()}"
     group.mkdir()
@@ -107,7 +117,8 @@ def limited(graph: Path, way: str, limit: int | None, epochs: int) -> dict[str, 
         (group / "memory.limit_in_bytes").write_text(str(limit or -1))
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("3")
-        command = [sys.executable, __file__, str(graph), "--train", way, "--epochs", str(epochs)]
+        command = [sys.executable, __file__, str(graph), "--train", way]
+        command += ["--epochs", str(options.epochs), "--seconds", str(options.seconds)]
         enter = lambda: (group / "cgroup.procs").write_text(str(os.getpid()))  # noqa: E731
         done = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter)
         if done.returncode:
@@ -135,14 +146,15 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=8)
     parser.add_argument("--columns", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=2, help="epochs that are timed, after one that is not")
-    parser.add_argument("--ways", default="mapped,packed,cached")
+    parser.add_argument("--seconds", type=float, default=120, help="no run trains for longer than about this")
+    parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--limits", default=",".join(map(str, LIMITS)))
     parser.add_argument("--train", help=argparse.SUPPRESS)
     parser.add_argument("--keep", action="store_true", help="leave the graph in FOLDER for another time")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.train:
-        print(json.dumps(train(str(options.folder), options.train, options.epochs)))
+        print(json.dumps(train(str(options.folder), options.train, options.epochs, options.seconds)))
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     graph = options.folder / "graph"
@@ -154,7 +166,7 @@ def main() -> None:
     rows += [(way, int(limit)) for limit in options.limits.split(",") for way in options.ways.split(",")]
     table = []
     for way, share in rows:
-        found = limited(graph, way, share and size // share, options.epochs)
+        found = limited(graph, way, share and size // share, options)
         row: dict[str, Any] = {"way": way, "limit": f"1/{share}" if share else "none"}
         if isinstance(found, str):
             row["failed"] = found
@@ -176,8 +188,9 @@ def text_of(row: dict[str, Any], first: dict[str, Any]) -> str:
     begin = f"{row['way']:7} limit {row['limit']:5}"
     if "failed" in row:
         return f"{begin} {row['failed']}"
-    same = "equal losses" if row["losses"] == first.get("losses") else "OTHER LOSSES"
-    line = f"{begin} {row['seconds']:8.2f} s/epoch {row['gigabytes']:7.2f} GB/epoch {row['threads']:3} threads, {same}"
+    same = "equal losses" if first.get("losses", "").startswith(row["losses"]) else "OTHER LOSSES"
+    line = f"{begin} {row['seconds']:8.2f} s/epoch {row['gigabytes']:7.2f} GB/epoch, {row['threads']} threads, {same}"
+    line += f", {row['epochs']:.2f} epochs"
     if "request" in row:
         line += f", hits {row['hit_rate']:.0%}, cache {row['cache']:.2f} GB, {row['request'] / 1024:.1f} KiB a request"
         line += f", {row['reading'] / 1e6:.0f} MB/s while reading"

@@ -63,7 +63,7 @@ class PartedInputs(Inputs):
                 "Owners of embeddings keep one rate: leave out schedule_of on a cluster.",
                 code="unsupported-combination",
             )
-        if isinstance(job.placement, dict) and job.placement.get("features") == "disk":
+        if job.reads_disk:
             raise PenstockError(
                 "placement has one process alone read features from the disk: leave out features on a cluster.",
                 code="unsupported-combination",

@@ -189,8 +189,7 @@ _CACHED_SHARE = 0.5
 def why_from_disk(tables: Mapping[str, Array], job: Job) -> str | None:
     """Why features are read from their files past the page cache, as a sentence; None where they are mapped."""
     stored = sum(table.nbytes for table in tables.values() if is_on_disk(table))
-    asked = job.placement["features"] if isinstance(job.placement, dict) and "features" in job.placement else "auto"
-    if asked == "disk":
+    if job.reads_disk:
         if not stored:
             raise PenstockError(
                 "placement reads features from the disk, and this graph's are in memory: leave out features, or save"
@@ -199,7 +198,7 @@ def why_from_disk(tables: Mapping[str, Array], job: Job) -> str | None:
             )
         return "The job has features read from the disk, past the page cache."
     free = available_mb() << 20
-    if asked != "auto" or stored <= free or not SAMPLERS[job.sampler].makes_batches:
+    if job.placed.features != "auto" or stored <= free or not SAMPLERS[job.sampler].makes_batches:
         return None
     return (
         f"The features ({stored / 1e9:,.1f} GB) are larger than the memory that is free ({free / 1e9:,.1f} GB): batches"
@@ -211,7 +210,7 @@ def sources_of(tables: Mapping[str, Array], job: Job, from_disk: bool) -> dict[s
     """The rows of stored features by node type. Of those read from the disk the job's `cache_rows` are kept in memory,
     or as many as a share of the free memory holds.
     """
-    asked = job.placement.get("cache_rows") if isinstance(job.placement, dict) else None
+    asked = job.placement.get("cache_rows") if isinstance(job.placement, dict) and job.reads_disk else None
     room = int(_CACHED_SHARE * (available_mb() << 20))
     read = {name: table for name, table in tables.items() if from_disk and is_on_disk(table)}
     found: dict[str, RowSource] = {}
