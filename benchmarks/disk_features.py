@@ -3,8 +3,8 @@
 A graph whose vertices are drawn by a power law is made in FOLDER, with a features file of some gigabytes. Then the same
 job trains some epochs under each way and each limit, in a control group of its own whose memory, page cache included,
 is limited to a share of the features' size (Linux, as root). `advised` is mapped with the advice that reads are random,
-which turns the system's reading ahead off. Caches are dropped before each. Beside each reading past the cache, fio reads
-random places of the same file by requests of the same mean size, as many at a time.
+which turns the system's reading ahead off. Caches are dropped before each. Beside each reading past the cache, fio
+reads random places of the same file by requests of the same mean size, as many at a time.
 
 Run: python benchmarks/disk_features.py FOLDER [--gigabytes 8] [--columns 256] [--epochs 2] [--json]
 """
