@@ -58,8 +58,9 @@ class DiskRows(RowSource):
         self.bytes_read = self.requests = self.rounds = 0
         self.read_seconds = 0.0
         self._asked: list[_Request] = []
+        self._is_reading = False
         self._callers, self._in_round, self._round_seconds = 1, 0, 0.0
-        self._change = threading.Condition()
+        self._lock, self._all_ask = threading.Lock(), threading.Event()
         self._file: _DirectFile | None = None
 
     @property
@@ -89,24 +90,38 @@ class DiskRows(RowSource):
         A round begins when all threads wait that were seen at the same time, or a little later: otherwise the one
         whose turn it is would read its batch alone, while the others are about to come back from the last round.
         """
-        with self._change:
+        with self._lock:
             self._asked.append(asked)
             self._callers = max(self._callers, len(self._asked) + self._in_round)
-            self._change.notify_all()
-            self._change.wait_for(lambda: asked.done or not self._in_round)
-            if asked.done:
-                return []
-            self._in_round = 1
-            try:
-                self._change.wait_for(lambda: len(self._asked) >= self._callers, _LINGER * self._round_seconds)
-            except BaseException:
-                self._in_round = 0
-                self._asked.remove(asked)
-                self._change.notify_all()
-                raise
+            if len(self._asked) >= self._callers:
+                self._all_ask.set()
+            leads, self._is_reading = not self._is_reading, True
+        try:
+            if not leads:
+                # Each thread is woken once: by the one that has read its rows, or that hands the next round to it.
+                asked.woken.wait()
+            if not asked.done:
+                self._all_ask.wait(_LINGER * self._round_seconds)
+        except BaseException:
+            with self._lock:
+                if asked in self._asked:
+                    self._asked.remove(asked)
+                if leads or (asked.woken.is_set() and not asked.done):
+                    self._hand_over()
+            raise
+        if asked.done:
+            return []
+        with self._lock:
             together, self._asked = self._asked, []
             self._in_round = len(together)
-            return together
+            self._all_ask.clear()
+        return together
+
+    def _hand_over(self) -> None:
+        """Have the thread that has waited longest, if any, read in the next round."""
+        self._is_reading = bool(self._asked)
+        if self._asked:
+            self._asked[0].woken.set()
 
     def _read_for(self, together: "list[_Request]") -> None:
         """Do a round, and tell the threads that wait for it that it is done, or why it failed."""
@@ -121,11 +136,12 @@ class DiskRows(RowSource):
             if failed is not None:
                 # What was admitted may not have been read.
                 self.cache.clear()
-            with self._change:
+            with self._lock:
                 self._in_round, self._round_seconds = 0, time.perf_counter() - began
                 for each in together:
                     each.done, each.error = True, failed
-                self._change.notify_all()
+                    each.woken.set()
+                self._hand_over()
 
     def _round(self, copies: "_Copies") -> None:
         """Copy all rows: those in the cache, and the others from the file."""
@@ -175,7 +191,7 @@ class _Request:
 
     def __init__(self, ids: Array, to: Array, begin: int, size: int, out: Array) -> None:
         self.ids, self.to, self.begin, self.size = ids, to, begin, size
-        self._kept = out
+        self._kept, self.woken = out, threading.Event()
 
     @classmethod
     def of(cls, ids: Array, out: Array, places: Array | None, span: Span | None) -> "_Request":
