@@ -98,6 +98,27 @@ def test_threads_that_ask_at_the_same_time_get_their_own_rows(tables):
     assert source.rounds < 8 * 20
 
 
+def test_a_thread_that_is_interrupted_leaves_the_others_their_rows(tables, monkeypatch):
+    table, mapped = tables[np.float32, (37,)]
+    source, ids, waiting = DiskRows(mapped, 20), np.arange(50), []
+
+    def interrupted(_):
+        # Another thread asks while this one is about to begin a round, and is then the one to read.
+        waiting.append(threading.Thread(target=lambda: waiting.append(source.read(ids))))
+        waiting[0].start()
+        while len(source._asked) < 2:
+            pass
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(source._all_ask, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        source.read(ids)
+    waiting[0].join()
+    np.testing.assert_array_equal(waiting[1], table[ids])
+    np.testing.assert_array_equal(source.read(ids), table[ids])
+
+
 def test_without_direct_io_rows_are_the_same(tables, monkeypatch):
     monkeypatch.delattr(os, "O_DIRECT", raising=False)
     table, mapped = tables[np.float32, (37,)]

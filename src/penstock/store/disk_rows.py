@@ -113,7 +113,7 @@ class DiskRows(RowSource):
             return []
         with self._lock:
             together, self._asked = self._asked, []
-            self._in_round = len(together)
+            self._callers = self._in_round = len(together)
             self._all_ask.clear()
         return together
 
