@@ -9,7 +9,6 @@ from test_resume import assert_same_runs
 from penstock.plan.document import read_plan
 from penstock.store.disk_rows import DiskRows
 from penstock.store.source import ArraySource
-from penstock.train import auto_values
 from penstock.train.build import make_session
 from penstock.train.dataset import inputs
 from penstock.train.job import make_job
@@ -26,9 +25,8 @@ def graph(tmp_path):
 
 
 def session_with(monkeypatch, graph, free_mb, **fields):
-    """The session of a job whose features are compared with so much free memory; for batches there is enough."""
+    """The session of a job on a machine with so much free memory."""
     monkeypatch.setattr(inputs, "available_mb", lambda: free_mb)
-    monkeypatch.setattr(auto_values, "available_mb", lambda: 1000)
     return make_session(make_job({**FIELDS, **fields}), graph)
 
 
@@ -37,14 +35,15 @@ def test_features_larger_than_memory_are_read_from_the_disk(monkeypatch, graph, 
     session = session_with(monkeypatch, graph, free_mb)
     (source,) = session.inputs.sources.values()
     assert isinstance(source, ArraySource if free_mb else DiskRows)
-    assert session.job.reading_threads == (1 if free_mb else 16)
     assert (session.inputs.note is None) == bool(free_mb)
 
 
-def test_fewer_batches_are_read_together_where_their_rows_have_no_room(monkeypatch, graph):
-    job = make_job({**FIELDS, "placement": {"features": "disk"}})
-    monkeypatch.setattr(auto_values, "available_mb", lambda: 0)
-    assert make_session(job, graph).job.reading_threads == 1
+@pytest.mark.parametrize(("free_mb", "threads"), [(0, 1), (1000, 16)])
+def test_as_many_batches_are_read_together_as_their_rows_have_room(monkeypatch, graph, free_mb, threads):
+    session = session_with(monkeypatch, graph, free_mb, placement={"features": "disk"})
+    assert session.job.reading_threads == session.decided["gather_threads"] == threads
+    (source,) = session.inputs.sources.values()
+    assert len(source.cache.rows) == (len(graph.nodes["node"].x) if free_mb else 0)
 
 
 @pytest.mark.parametrize(("fields", "kind"), [

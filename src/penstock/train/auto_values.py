@@ -13,6 +13,7 @@ from penstock.plan.execution.first_layer import rows_gathered
 from penstock.plan.execution.search import cheapest_orders
 from penstock.store.disk_rows import DiskRows
 from penstock.train.batch_source import layers_of
+from penstock.train.dataset.inputs import memory_beside_lists
 from penstock.train.execution.support import DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.execution_modes import needs_placement
 from penstock.train.job import Job
@@ -68,7 +69,7 @@ _FROM_MAPPED, _FROM_DISK = 8, 16
 """Of a mapped file each waits for a page of its own, and rows come several times as fast as to one thread. Rows that
 are read past the page cache are read together for the batches of all threads."""
 _BATCHES_SHARE = 0.25
-"""The share of the free memory that the rows of these batches may take, by the first batch: half is for cached rows."""
+"""The share of the memory beside the neighbour lists that rows of these batches may take, by the first batch."""
 
 
 def decide_gather_threads(session: Session) -> None:
@@ -83,7 +84,7 @@ def decide_gather_threads(session: Session) -> None:
         schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed)
         vertices = session.task.sample(next(schedule.from_position())).vertices
         size = sum(len(vertices[name]) * source.row_bytes for name, source in read.items() if name in vertices)
-        most = int(_BATCHES_SHARE * (available_mb() << 20)) // max(1, size)
+        most = int(_BATCHES_SHARE * memory_beside_lists(session.graph)) // max(1, size)
         _decide(session, "gather_threads", max(1, min(_FROM_DISK, most)), RULE)
         return
     fields = [nodes.fields[job.features] for nodes in session.graph.nodes.values() if job.features in nodes.fields]

@@ -182,8 +182,17 @@ def roomy_rows(source: RowSource, ids: Array, most: int) -> torch.Tensor:
 # Where rows of features come from that memory does not hold: from the mapped files, or read from them past the page
 # cache.
 
-_CACHED_SHARE = 0.5
-"""The share of the free memory that cached rows may take; batches and neighbour lists need the other."""
+_CACHED_SHARE = 1 / 3
+"""The share of the memory beside the neighbour lists that cached rows may take; batches and steps need the other."""
+
+
+def memory_beside_lists(graph: Graph) -> int:
+    """Free bytes beside the pages of mapped neighbour lists, which every batch reads: where these are dropped for
+    cached rows, reading them again takes longer than the rows would. A quarter of what is free at least.
+    """
+    free = available_mb() << 20
+    arrays = (array for edges in graph.edges.values() for array in (edges.indptr, edges.indices))
+    return max(free - sum(array.nbytes for array in arrays if is_on_disk(array)), free // 4)
 
 
 def why_from_disk(tables: Mapping[str, Array], job: Job) -> str | None:
@@ -206,12 +215,12 @@ def why_from_disk(tables: Mapping[str, Array], job: Job) -> str | None:
     )
 
 
-def sources_of(tables: Mapping[str, Array], job: Job, from_disk: bool) -> dict[str, RowSource]:
+def sources_of(tables: Mapping[str, Array], job: Job, from_disk: bool, free: int) -> dict[str, RowSource]:
     """The rows of stored features by node type. Of those read from the disk the job's `cache_rows` are kept in memory,
-    or as many as a share of the free memory holds.
+    or as many as a share of the `free` bytes holds.
     """
     asked = job.placement.get("cache_rows") if isinstance(job.placement, dict) and job.reads_disk else None
-    room = int(_CACHED_SHARE * (available_mb() << 20))
+    room = int(_CACHED_SHARE * free)
     read = {name: table for name, table in tables.items() if from_disk and is_on_disk(table)}
     found: dict[str, RowSource] = {}
     for name, table in tables.items():
@@ -260,7 +269,9 @@ class Inputs:
         tables = {name: graph.nodes[name].fields[field] for name, field in self.fields.items()}
         self.disk_note = None if is_traced() else why_from_disk(tables, job)
         """Why features are read from their files past the page cache, as a sentence; None where they are not."""
-        self.sources: dict[str, RowSource] = sources_of(tables, job, self.disk_note is not None)
+        self.sources: dict[str, RowSource] = sources_of(
+            tables, job, self.disk_note is not None, memory_beside_lists(graph)
+        )
         """Stored features by node type, wherever they lie."""
         self.reader: RowReader = PLAIN_ROWS
         """How batches read stored features on the host."""
