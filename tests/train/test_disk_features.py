@@ -27,6 +27,7 @@ def graph(tmp_path):
 def session_with(monkeypatch, graph, free_mb, **fields):
     """The session of a job on a machine with so much free memory."""
     monkeypatch.setattr(inputs, "available_mb", lambda: free_mb)
+    monkeypatch.setattr(inputs, "file_mb", lambda: 100.0)
     return make_session(make_job({**FIELDS, **fields}), graph)
 
 

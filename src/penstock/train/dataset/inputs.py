@@ -13,7 +13,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.graph.prepare import divide_by_sum
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.memory import available_mb, require_memory
+from penstock.memory import available_mb, file_mb, require_memory
 from penstock.nn.layer_table import LAYERS, ModelOptions, model_options
 from penstock.nn.scorer_table import initial_rows
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, PLAIN_ROWS, EdgeFields, EdgeRows, HostCarrier, RowReader
@@ -187,12 +187,13 @@ _CACHED_SHARE = 1 / 3
 
 
 def memory_beside_lists(graph: Graph) -> int:
-    """Free bytes beside the pages of mapped neighbour lists, which every batch reads: where these are dropped for
-    cached rows, reading them again takes longer than the rows would. A quarter of what is free at least.
+    """Free bytes beside the pages of mapped neighbour lists, which every batch reads, and of the program itself: where
+    these are dropped for cached rows, reading them again takes longer than the rows would. At least a tenth of what is
+    free.
     """
-    free = available_mb() << 20
+    free, program = available_mb() << 20, int(file_mb()) << 20
     arrays = (array for edges in graph.edges.values() for array in (edges.indptr, edges.indices))
-    return max(free - sum(array.nbytes for array in arrays if is_on_disk(array)), free // 4)
+    return max(free - program - sum(array.nbytes for array in arrays if is_on_disk(array)), free // 10)
 
 
 def why_from_disk(tables: Mapping[str, Array], job: Job) -> str | None:
