@@ -36,7 +36,7 @@ _IN_FLIGHT = 32
 _REQUEST_BYTES = 256 << 10
 """Upper bound on a request, unless one row is larger: larger ones are not faster."""
 _GAP = 8 << 10
-"""Bytes between two pages up to which one request for both took no longer than two, on a disk of 60,000 pages a second."""
+"""Bytes between two pages up to which one request for both takes no longer than two (60,000 pages a second)."""
 _LINGER = 0.1
 """The share of the last round's time that the next one waits for further threads."""
 _NEVER = 1 << 60
