@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from penstock.store.disk_rows import SieveCache
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +21,7 @@ import penstock as ps
 from penstock.graph import Graph
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.labor import Labor
+from penstock.store.disk_rows import SieveCache
 from products_graph import FANOUTS, products
 
 SHARED = 1, 4, 16, 64

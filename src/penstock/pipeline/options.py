@@ -32,8 +32,8 @@ class PipelineInternals(StrictDocument):
     sample_depth: int = Field(2, ge=1, description="batches sampled ahead")
     gather_threads: AutoCount = Field(
         0,
-        description="threads that gather features, each one batch at a time; auto: one, and eight for features that are"
-        " larger than the memory that is free",
+        description="threads that gather features, each one batch at a time; auto: one, and eight for mapped features"
+        " that are larger than the memory that is free, up to sixteen for those that are read past the page cache",
     )
     gather_depth: int = Field(2, ge=1, description="batches whose features are gathered ahead")
     transfer_threads: int = Field(

@@ -7,10 +7,13 @@ from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
 from penstock.nn.operator_costs import shipped_order_costs
 from penstock.pipeline.grouped_batches import group_size
+from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import ExecutionChoice, predict
 from penstock.plan.execution.first_layer import rows_gathered
 from penstock.plan.execution.search import cheapest_orders
+from penstock.store.disk_rows import DiskRows
 from penstock.train.batch_source import layers_of
+from penstock.train.dataset.inputs import memory_beside_lists
 from penstock.train.execution.support import DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.execution_modes import needs_placement
 from penstock.train.job import Job
@@ -62,19 +65,32 @@ def predicted_groups(model: CostModel, session: Session) -> int:
 
 # The threads that gather features from a disk.
 
-_FROM_DISK = 8
-"""Each waits for a page of its own: rows of a mapped file come several times as fast as to one thread."""
+_FROM_MAPPED, _FROM_DISK = 8, 16
+"""Of a mapped file each waits for a page of its own, and rows come several times as fast as to one thread. Rows that
+are read past the page cache are read together for the batches of all threads."""
+_BATCHES_SHARE = 0.25
+"""The share of the memory beside the neighbour lists that rows of these batches may take, by the first batch."""
 
 
 def decide_gather_threads(session: Session) -> None:
-    """Decide how many threads read features: several if they are mapped and exceed free memory."""
+    """Decide how many threads read features: several if they are mapped and exceed free memory; if they are read past
+    the page cache, as many as have room for a batch each.
+    """
     job = session.job
     if job.gather_threads or not needs_placement(job.sampler):
+        return
+    read = {name: source for name, source in session.inputs.sources.items() if isinstance(source, DiskRows)}
+    if read:
+        schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed)
+        vertices = session.task.sample(next(schedule.from_position())).vertices
+        size = sum(len(vertices[name]) * source.row_bytes for name, source in read.items() if name in vertices)
+        most = int(_BATCHES_SHARE * memory_beside_lists(session.graph)) // max(1, size)
+        _decide(session, "gather_threads", max(1, min(_FROM_DISK, most)), RULE)
         return
     fields = [nodes.fields[job.features] for nodes in session.graph.nodes.values() if job.features in nodes.fields]
     mapped = sum(rows.nbytes for rows in fields if isinstance(rows.base, np.memmap))
     if mapped > available_mb() << 20:
-        _decide(session, "gather_threads", _FROM_DISK, RULE)
+        _decide(session, "gather_threads", _FROM_MAPPED, RULE)
 
 
 # The threads of `sample_threads: auto`, where a GPU computes what the host draws.

@@ -145,12 +145,22 @@ class Placement(StrictDocument):
 
     topology: Where = Field("auto", description="the neighbour lists")
     features: Where | Literal["sharded"] = Field("auto", description="the vertices' features")
-    cache_rows: int | None = Field(None, ge=0, description="rows of pinned features kept on the device too")
+    cache_rows: int | None = Field(
+        None, ge=0, description="rows of pinned features kept on the device too; of features on disk, in memory"
+    )
     cache_by: Literal["degree", "counts"] = Field("counts", description="what makes a row hot")
 
 
+class AskedPlacement(Placement):
+    """A placement as a job has it: features may also be read from the disk, past the system's page cache."""
+
+    features: Where | Literal["sharded", "disk"] = Field("auto", description="the vertices' features")  # type: ignore[assignment]
+
+
 class DeviceOptions(StrictDocument):
-    """The processor that computes, and what it keeps in its own memory. On a CPU all but `first_layer` are ignored."""
+    """The processor that computes, and what it keeps in its own memory. On a CPU all but `first_layer` and placement's
+    `features: disk` and `features: host` are ignored.
+    """
 
     device: str = Field("auto", description="where the model is trained: auto (a GPU if there is one), cpu or cuda")
     placement: str | dict[str, Any] = Field(
@@ -191,15 +201,21 @@ class DeviceOptions(StrictDocument):
             value = parsed
         if isinstance(value, dict):
             try:
-                Placement.model_validate(value)
+                AskedPlacement.model_validate(value)
             except ValidationError as error:
                 raise ValueError(first_problem(error)) from None
         return value
 
     @property
     def placed(self) -> Placement:
-        """The placement as its own document."""
-        return Placement.model_validate({} if isinstance(self.placement, str) else self.placement)
+        """The placement as its own document; for a device, rows that are read from the disk come from the host."""
+        asked = {} if isinstance(self.placement, str) else self.placement
+        return Placement.model_validate(asked | ({"features": "host", "cache_rows": None} if self.reads_disk else {}))
+
+    @property
+    def reads_disk(self) -> bool:
+        """Whether the job asks for features that are read from the disk past the page cache."""
+        return isinstance(self.placement, dict) and self.placement.get("features") == "disk"
 
 
 # The job fields that name functions of the user's: the loss, further metrics and callbacks; and weights of classes.

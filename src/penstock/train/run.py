@@ -289,12 +289,17 @@ def decided_plan(session: Session, schedule: Schedule, given: list[str]) -> Plan
 
 
 def _placed_fields(session: Session) -> dict[str, Any]:
-    """The job fields that place a graph on a GPU as it was placed, and do steps as they are done; none on a CPU."""
+    """The job fields that place a graph on a GPU as it was placed, and do steps as they are done; on a CPU none, unless
+    features are read from the disk.
+    """
+    from_disk = {"features": "disk"} if session.inputs.disk_note else {}
     if session.placed is None:
-        return {}
+        return {"placement": from_disk} if from_disk and session.job.placement == "auto" else {}
     residence, job = session.placed.decision.residence, session.job
     places = {"topology": residence.topology, "features": residence.features, "cache_rows": residence.cache_rows}
     open_places = {name: value for name, value in places.items() if name != "cache_rows" or value}
+    if open_places["features"] == "host":
+        open_places |= from_disk
     drawn = job.sample_on == "auto" and session.executed()["sampled_by"] == "cuda"
     return {
         "placement": {**(job.placement if isinstance(job.placement, dict) else {}), **open_places},
@@ -318,6 +323,8 @@ def _reasons(session: Session, execution: Mapping[str, Any]) -> dict[str, str]:
     job = session.job
     why = _ON_HOST if session.placed is None else " ".join(session.placed.decision.why)
     found = {name: _USUAL.get(name, why) for name in execution}
+    if session.inputs.disk_note and execution["features"] == "host":
+        found["features"] = session.inputs.disk_note
     found["device"] = "It is the GPU of this host." if job.device == "auto" else "The job asks for it."
     if job.device == "auto" and execution["device"] == "cpu":
         found["device"] = "There is no GPU."

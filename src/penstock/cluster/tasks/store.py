@@ -13,7 +13,7 @@ from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member
 from penstock.cluster.worker.cut_graph import checked_part
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, passing_rows
 from penstock.graph.blocks import ranges
 from penstock.graph.files import make_private_folder
 from penstock.graph.graph import Graph
@@ -26,7 +26,6 @@ from penstock.partition import Partition, open_partition
 from penstock.sampling.explained import serve_explained_draws
 from penstock.sampling.parts import OwnedPart, serve_lists
 from penstock.store.embedding import row_optimiser
-from penstock.store.files import passing_rows
 from penstock.store.parts import EmbeddingService, OwnedEmbedding, PartedStore, StoreService, own_embedding
 from penstock.store.parts.replicas import HeldRows, ReplicaService
 from penstock.store.parts.requests import MemoryRequest, checked

@@ -63,8 +63,13 @@ class PartedInputs(Inputs):
                 "Owners of embeddings keep one rate: leave out schedule_of on a cluster.",
                 code="unsupported-combination",
             )
+        if job.reads_disk:
+            raise PenstockError(
+                "placement has one process alone read features from the disk: leave out features on a cluster.",
+                code="unsupported-combination",
+            )
         setup = parts.member.setup
-        self.step = 0
+        self.step, self.disk_note = 0, None
         """The number of steps of the run that are done."""
         self.shared_bytes = 0
         """Bytes of this worker's shares of features that lie in the memories of several GPUs."""

@@ -11,9 +11,8 @@ import numpy as np
 
 from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, rows_in_file
 from penstock.graph.files import claimed, open_lock, open_private, open_regular, unfinished
-from penstock.store.files import rows_in_file
 from penstock.wire.message import Limits, Malformed, Message, decode, encode
 
 # A file of records, each of which is complete or absent, whenever the process that writes it is killed.

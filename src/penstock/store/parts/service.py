@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, passing_rows
 from penstock.graph.files import make_private_folder
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
@@ -16,7 +16,6 @@ from penstock.graph.schema import file_name
 from penstock.partition.folder import Partition
 from penstock.partition.owners import Book
 from penstock.store.embedding import Optimiser
-from penstock.store.files import passing_rows
 from penstock.store.initial_rows import InitialRows
 from penstock.store.parts.embedding_files import JOURNAL, DamagedEmbedding, Push
 from penstock.store.parts.owned import OwnedEmbedding, chunks

@@ -13,7 +13,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.graph.prepare import divide_by_sum
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.memory import require_memory
+from penstock.memory import available_mb, file_mb, require_memory
 from penstock.nn.layer_table import LAYERS, ModelOptions, model_options
 from penstock.nn.scorer_table import initial_rows
 from penstock.pipeline.batch_rows import (
@@ -27,9 +27,11 @@ from penstock.pipeline.batch_rows import (
     RowReader,
 )
 from penstock.pipeline.loader import Batch, Carrier
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.device.embedding import DeviceEmbeddingTable
+from penstock.store.disk_rows import DiskRows, cached_rows, is_on_disk
 from penstock.store.embedding import MOMENTS, EmbeddingTable, Optimiser, row_optimiser
-from penstock.store.source import LocalStore, RowSource
+from penstock.store.source import ArraySource, LocalStore, RowSource
 from penstock.traced import is_traced
 from penstock.train.compute_device import device_memory_of
 from penstock.train.job import Job
@@ -190,6 +192,60 @@ def roomy_rows(source: RowSource, ids: Array, most: int, pool: BufferPool) -> to
     return rows
 
 
+# Where rows of features come from that memory does not hold: from the mapped files, or read from them past the page
+# cache.
+
+_CACHED_SHARE = 1 / 3
+"""The share of the memory beside the neighbour lists that cached rows may take; batches and steps need the other."""
+
+
+def memory_beside_lists(graph: Graph) -> int:
+    """Free bytes beside the pages of mapped neighbour lists, which every batch reads, and of the program itself: where
+    these are dropped for cached rows, reading them again takes longer than the rows would. At least a tenth of what is
+    free.
+    """
+    free, program = available_mb() << 20, int(file_mb()) << 20
+    arrays = (array for edges in graph.edges.values() for array in (edges.indptr, edges.indices))
+    return max(free - program - sum(array.nbytes for array in arrays if is_on_disk(array)), free // 10)
+
+
+def why_from_disk(tables: Mapping[str, Array], job: Job) -> str | None:
+    """Why features are read from their files past the page cache, as a sentence; None where they are mapped."""
+    stored = sum(table.nbytes for table in tables.values() if is_on_disk(table))
+    if job.reads_disk:
+        if not stored:
+            raise PenstockError(
+                "placement reads features from the disk, and this graph's are in memory: leave out features, or save"
+                " the graph and name its folder.",
+                code="unsupported-combination",
+            )
+        return "The job has features read from the disk, past the page cache."
+    free = available_mb() << 20
+    if job.placed.features != "auto" or stored <= free or not SAMPLERS[job.sampler].makes_batches:
+        return None
+    return (
+        f"The features ({stored / 1e9:,.1f} GB) are larger than the memory that is free ({free / 1e9:,.1f} GB): batches"
+        " read them from the disk, past the page cache."
+    )
+
+
+def sources_of(tables: Mapping[str, Array], job: Job, from_disk: bool, free: int) -> dict[str, RowSource]:
+    """The rows of stored features by node type. Of those read from the disk the job's `cache_rows` are kept in memory,
+    or as many as a share of the `free` bytes holds.
+    """
+    asked = job.placement.get("cache_rows") if isinstance(job.placement, dict) and job.reads_disk else None
+    room = int(_CACHED_SHARE * free)
+    read = {name: table for name, table in tables.items() if from_disk and is_on_disk(table)}
+    found: dict[str, RowSource] = {}
+    for name, table in tables.items():
+        if name not in read:
+            found[name] = ArraySource(table)
+            continue
+        share = table.nbytes / sum(each.nbytes for each in read.values())
+        found[name] = DiskRows(table, cached_rows(table, int(share * room)) if asked is None else int(share * asked))
+    return found
+
+
 # The input rows of a model: stored features, or learnable rows for types without features.
 
 CPU = torch.device("cpu")
@@ -224,10 +280,12 @@ class Inputs:
         self._nodes = {name: graph.nodes[name] for name in self.fields}
         known = (name for name in graph.nodes if name in self.fields or name in self.tables)
         self.widths = {name: self._width(graph, name, job) for name in known}
-        store = LocalStore.of_graph(graph)
-        self.sources: dict[str, RowSource] = {
-            name: store.source(f"{name}/{field}") for name, field in self.fields.items()
-        }
+        tables = {name: graph.nodes[name].fields[field] for name, field in self.fields.items()}
+        self.disk_note = None if is_traced() else why_from_disk(tables, job)
+        """Why features are read from their files past the page cache, as a sentence; None where they are not."""
+        self.sources: dict[str, RowSource] = sources_of(
+            tables, job, self.disk_note is not None, memory_beside_lists(graph)
+        )
         """Stored features by node type, wherever they lie."""
         self.reader: RowReader = PLAIN_ROWS
         """How batches read stored features on the host."""
@@ -268,9 +326,9 @@ class Inputs:
 
     @property
     def note(self) -> str | None:
-        """A note for the user that the graph has no features at all; None where it has some."""
+        """A note for the user: the graph has no features at all, or they are read from the disk; else None."""
         if self.fields:
-            return None
+            return self.disk_note
         width = next(iter(self.widths.values()))
         return f"No vertices have features {self._field!r}: an embedding of {width} numbers is learned for each."
 

@@ -22,6 +22,7 @@ from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import host_block, on_device
 from penstock.store.device.moments import Moment, current_stream
 from penstock.store.device.tables import SharedTable
+from penstock.store.disk_rows import DiskRows
 from penstock.store.source import ArraySource, RowSource, host_ids
 from penstock.traced import is_traced
 from penstock.train.job import Job
@@ -68,14 +69,16 @@ class AggregatedInputs:
 
 class CheaperInputs:
     """The `RowReader` under which a batch is aggregated on the host if its first layer would aggregate before it
-    transforms and the table can be read in place: the numbers are the same, and fewer bytes are written.
+    transforms, and the table can be read in place, or comes from the disk in any way: the numbers are the same, and
+    fewer bytes are kept for the step.
     """
 
     def __init__(self, what: Aggregation, layer: Any) -> None:
         self._aggregated, self._layer = AggregatedInputs(what), layer
 
     def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
-        if table_of(source) is not None and self._layer.aggregates_inputs(batch.blocks[0]):
+        here = table_of(source) is not None or _is_matrix_on_disk(source)
+        if here and self._layer.aggregates_inputs(batch.blocks[0]):
             return self._aggregated.reading(batch, node_type, source)
         return PlainReading(batch.vertices[node_type], source)
 
@@ -85,6 +88,10 @@ def table_of(source: RowSource) -> Array | None:
     if isinstance(source, ArraySource) and source.table.ndim == 2 and source.table.dtype.type in READ_IN_PLACE:
         return source.table if source.table.flags.c_contiguous else None
     return None
+
+
+def _is_matrix_on_disk(source: RowSource) -> bool:
+    return isinstance(source, DiskRows) and len(source.shape) == 2 and source.dtype.type in READ_IN_PLACE
 
 
 def aggregated_inputs(model: Any, job: Job) -> RowReader:

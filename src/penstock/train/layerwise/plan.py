@@ -8,12 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, passing_rows
 from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.kernels import njit
 from penstock.pipeline.batch_rows import BufferPool
-from penstock.store.files import passing_rows
 from penstock.store.source import ArraySource
 from penstock.train.dataset.inputs import roomy_rows
 

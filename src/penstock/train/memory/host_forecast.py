@@ -14,6 +14,7 @@ from penstock.pipeline.batch_rows import as_tensors
 from penstock.pipeline.grouped_batches import group_size, kept_bytes
 from penstock.pipeline.loader import Batch, Loaded
 from penstock.pipeline.schedule import Schedule
+from penstock.store.disk_rows import DiskRows
 from penstock.store.source import RowSource
 from penstock.trace.allocations import (
     ACTIVATIONS,
@@ -223,10 +224,14 @@ def forecast_host(session: Session, device: DeviceForecast | None) -> HostForeca
 
 
 def _graph_bytes(session: Session) -> dict[str, int]:
-    """Pages of the graph that a run touches: all lists and features, eventually."""
+    """Pages of the graph that a run touches: all lists and features, eventually; of features that are read from the
+    disk, what is kept of them.
+    """
     graph, inputs = session.graph, session.inputs
     topology = sum(edges.indptr.nbytes + edges.indices.nbytes for edges in graph.edges.values())
-    stored = sum(graph.nodes[name].fields[field].nbytes for name, field in inputs.fields.items())
+    sources, fields = inputs.sources, {name: graph.nodes[name].fields[field] for name, field in inputs.fields.items()}
+    kept = {name: source.memory_bytes for name, source in sources.items() if isinstance(source, DiskRows)}
+    stored = sum(kept.get(name, table.nbytes) for name, table in fields.items())
     learned = sum(4 * table.size for table in inputs.tables.values())
     return {TOPOLOGY: topology, FEATURES: stored + learned}
 

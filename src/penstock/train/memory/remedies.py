@@ -14,7 +14,7 @@ from penstock.sampling.sampler_table import SAMPLERS
 from penstock.trace.libraries import library_memory
 from penstock.traced import weights_only_counted
 from penstock.train.assembly import session_of
-from penstock.train.auto_values import with_order_costs
+from penstock.train.auto_values import decide_gather_threads, with_order_costs
 from penstock.train.compute_device import UNKNOWN, assumed_memory, is_host_full
 from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
@@ -36,7 +36,9 @@ def counted_session(
     on_host = with_order_costs(job.model_copy(update={"device": "cpu"}), built=module is not None)
     room = UNKNOWN if device_memory is None else max(0, device_memory - library_memory().context)
     with _countable(), run_context(on_host), assumed_memory(room), weights_only_counted():
-        yield session_of(on_host, torch.device("cpu"), graph, module)
+        session = session_of(on_host, torch.device("cpu"), graph, module)
+        decide_gather_threads(session)
+        yield session
 
 
 @contextmanager

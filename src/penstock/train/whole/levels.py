@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, passing_rows
 from penstock.nn.aggregation import (
     AggregatedRows,
     Aggregation,
@@ -21,7 +21,6 @@ from penstock.nn.aggregation import (
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.operator_costs import LayerSizes, shipped_order_costs
 from penstock.sampling.block import Block
-from penstock.store.files import passing_rows
 from penstock.train.session import Session
 
 Where = Literal["device", "host", "disk"]
