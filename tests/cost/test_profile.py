@@ -99,8 +99,8 @@ def test_what_decides_is_of_the_job_alone() -> None:
 
 
 def test_whatever_a_sampler_draws_by_decides() -> None:
-    """But for the times of seeds, which only move what is drawn."""
-    assert set(SamplerOptions.model_fields) - {"seed_time"} <= set(DECIDING)
+    """But for the times of seeds and draws that batches share, which only move what is drawn."""
+    assert set(SamplerOptions.model_fields) - {"seed_time", "shared_draws"} <= set(DECIDING)
     assert "norm" in DECIDING
 
 

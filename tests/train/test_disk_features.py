@@ -78,7 +78,7 @@ def test_the_plan_of_a_run_decides_the_same_again(monkeypatch, graph, tmp_path):
 
 
 def test_the_forecast_counts_what_is_cached(monkeypatch, graph):
-    monkeypatch.setattr(host_forecast, "process_bytes", lambda on_gpu: 0)
+    monkeypatch.setattr(host_forecast, "process_bytes", lambda on_gpu, sampler: 0)
     job = make_job({**FIELDS, "placement": {"features": "disk", "cache_rows": 10}})
     (source,) = make_session(job, graph).inputs.sources.values()
     assert forecast(job, graph).host_categories["features"] == source.memory_bytes

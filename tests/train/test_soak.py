@@ -45,7 +45,8 @@ def test_nothing_grows(tmp_path, monkeypatch):
     assert max(watch.threads) == watch.threads[0]
     assert len(set(watch.files)) == 1
     # As many buffers as batches can hold at once: 2 + 2 threads and depths of 2 + 1, and the one that is computed.
-    assert 1 <= len(pools[-1]._free) <= 8
+    pipelines = [pool for pool in pools if type(pool) is BufferPool]
+    assert 1 <= len(pipelines[-1]._free) <= 8
     assert threading.active_count() == threads
     assert stage_threads() == []
     gc.collect()

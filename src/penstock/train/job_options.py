@@ -158,9 +158,7 @@ class AskedPlacement(Placement):
 
 
 class DeviceOptions(StrictDocument):
-    """The processor that computes, and what it keeps in its own memory. On a CPU all but `first_layer` and placement's
-    `features: disk` and `features: host` are ignored.
-    """
+    """The processor that computes, and what it keeps in its own memory. A CPU ignores most of it (docs/devices.md)."""
 
     device: str = Field("auto", description="where the model is trained: auto (a GPU if there is one), cpu or cuda")
     placement: str | dict[str, Any] = Field(
