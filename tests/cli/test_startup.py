@@ -77,6 +77,13 @@ def test_help_imports_nothing_large():
         assert "--checkpoint-minutes" in text or words[-1] != "--help-all", words
 
 
+def test_the_service_imports_neither_torch_nor_kernels():
+    """It lives as long as its queue, and forks programs that import them."""
+    program = "import sys, penstock.service.app; print(*{'torch', 'numba', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.split() == []
+
+
 def test_training_does_not_import_the_compiler(tmp_path):
     """Nothing is compiled, so torch's compiler is not loaded; neither is what other sources of graphs need."""
     community_graph().save(tmp_path / "graph")

@@ -14,6 +14,8 @@ from penstock.formatting import percent
 
 PASSES = ("forward", "exchange", "backward", "update")
 """The stages of a step on the whole graph: one thread does them one after the other."""
+STAGES = ("seeds", "sample", "gather", "transfer", "compute", *PASSES)
+"""All stages of training, in the order in which a batch passes through them."""
 
 Recorder = Callable[[str, int, float, float, object], None]
 """Called with (stage, thread in the stage, start, end, item) for every piece of work; seconds of

@@ -11,7 +11,7 @@ from penstock.graph.files import write_whole
 from penstock.graph.tasks import TASK_FACTS
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.scorer_table import chosen_scorer
-from penstock.pipeline.stages import PASSES
+from penstock.pipeline.stages import PASSES, STAGES
 from penstock.progress import Progress
 from penstock.report.charts import time_unit
 from penstock.report.cluster import cluster_cards, whole_graph_card
@@ -38,7 +38,7 @@ from penstock.report.markup import (
     stage_look,
     unbroken,
 )
-from penstock.report.run_folder import STAGES, RunRecord, StageRecord, graph_name, of_triples, read_run
+from penstock.report.run_folder import RunRecord, StageRecord, graph_name, of_triples, read_run
 from penstock.report.run_logs import listed, mapping, number, numbers, whole
 from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.words import (

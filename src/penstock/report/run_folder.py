@@ -14,7 +14,7 @@ from penstock.formatting import counted
 from penstock.graph.documents import parse_yaml
 from penstock.graph.files import read_document
 from penstock.graph.tasks import is_about
-from penstock.pipeline.stages import PASSES
+from penstock.pipeline.stages import STAGES
 from penstock.report.run_logs import (
     Epoch,
     EventTrace,
@@ -28,10 +28,6 @@ from penstock.report.run_logs import (
 )
 from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.run_files.run_folder import FORMAT, VERSION
-
-# In the order in which a batch passes through them.
-STAGES = ("seeds", "sample", "gather", "transfer", "compute", *PASSES)
-
 
 _LIBRARIES = {
     "pyg": "a PyG graph",

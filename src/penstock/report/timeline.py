@@ -6,7 +6,7 @@ from html import escape
 
 from penstock.report.charts import exact, time_unit
 from penstock.report.markup import stage_look
-from penstock.report.run_folder import STAGES
+from penstock.pipeline.stages import STAGES
 from penstock.report.run_logs import Bar, EventTrace
 from penstock.report.words import seconds
 

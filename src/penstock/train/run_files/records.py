@@ -9,11 +9,11 @@ from statistics import median
 from typing import Any, TextIO
 
 from penstock.graph.files import open_bytes, open_lines, open_text, writing
+from penstock.pipeline.stages import STAGES
 from penstock.train.job import Job
 from penstock.train.run_files.checkpoints import Checkpoints
 from penstock.train.run_files.run_folder import EVENTS, RunFolder
 
-STAGES = ("seeds", "sample", "gather", "transfer", "compute", "forward", "exchange", "backward", "update")
 MOST_THREADS = 1000
 _LAST = (STAGES.index("compute"), STAGES.index("update"))
 """The stages that can be the last one of a step."""
