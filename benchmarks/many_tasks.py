@@ -31,11 +31,12 @@ from penstock.cluster.run import result_of
 from penstock.errors import PenstockError
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.hardware.cluster import ClusterDocument, FailureOptions, Machine
+from penstock.pipeline.stages import STAGES
 from penstock.progress import SILENT
 from penstock.report import write_report
 from penstock.train.job import Job
 from penstock.train.run import start_run
-from penstock.train.run_files.records import STAGES, add_workers, is_traced
+from penstock.train.run_files.records import add_workers, is_traced
 from penstock.train.run_files.run_folder import EVENTS, RunFolder
 
 SPANS = 400

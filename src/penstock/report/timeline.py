@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from penstock.pipeline.stages import STAGES
 from penstock.report.charts import exact, time_unit
 from penstock.report.markup import stage_look
-from penstock.pipeline.stages import STAGES
 from penstock.report.run_logs import Bar, EventTrace
 from penstock.report.words import seconds
 
