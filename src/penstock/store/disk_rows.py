@@ -37,8 +37,8 @@ _REQUEST_BYTES = 256 << 10
 """Upper bound on a request, unless one row is larger: larger ones are not faster."""
 _GAP = 8 << 10
 """Bytes between two pages up to which one request for both takes no longer than two (60,000 pages a second)."""
-_LINGER = 0.1
-"""The share of the last round's time that the next one waits for further threads."""
+_WAITED_SHARE = 0.1
+"""The next round waits for further threads for at most this share of the last round's time."""
 _NEVER = 1 << 60
 
 
@@ -87,8 +87,9 @@ class DiskRows(RowSource):
     def _joined(self, asked: "_Request") -> "list[_Request]":
         """Wait until another thread has read the rows; else the requests that the caller reads for in the next round.
 
-        A round begins when all threads wait that were seen at the same time, or a little later: otherwise the one
-        whose turn it is would read its batch alone, while the others are about to come back from the last round.
+        A round begins when as many threads wait as have been here at the same time, or a short time after the last
+        round: a thread that began at once would read its own batch alone, while the others copy what the last round
+        has read.
         """
         with self._lock:
             self._asked.append(asked)
@@ -101,7 +102,7 @@ class DiskRows(RowSource):
                 # Each thread is woken once: by the one that has read its rows, or that hands the next round to it.
                 asked.woken.wait()
             if not asked.done:
-                self._all_ask.wait(_LINGER * self._round_seconds)
+                self._all_ask.wait(_WAITED_SHARE * self._round_seconds)
         except BaseException:
             with self._lock:
                 if asked in self._asked:
@@ -276,7 +277,7 @@ class SieveCache:
         return slots
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Forget all rows; the memory stays."""
         self._slots[:] = 0
         self._marked[:] = 0
         self._state[:_ROUND] = 0, MISSING, MISSING, MISSING

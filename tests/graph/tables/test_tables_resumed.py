@@ -315,7 +315,7 @@ def test_an_import_without_a_bound_begins_anew(bench: Workbench, spec: Path) -> 
     _stopped_after(bench, spec, 9)
     notes = Notes()
     import_tables(spec, bench.out, progress=notes)
-    assert notes.notes[0].endswith("begins anew, because one without --memory-gb does not go on.")
+    assert notes.notes[0].endswith("begins anew, because only an import with --memory-gb can go on.")
     assert not _left(bench).exists() and _digests(bench.out) == _expected(bench, spec)
 
 

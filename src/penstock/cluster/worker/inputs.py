@@ -65,7 +65,7 @@ class PartedInputs(Inputs):
             )
         if job.reads_disk:
             raise PenstockError(
-                "placement has one process alone read features from the disk: leave out features on a cluster.",
+                "placement `features: disk` is for a run of one process: on a cluster leave out `features`.",
                 code="unsupported-combination",
             )
         setup = parts.member.setup

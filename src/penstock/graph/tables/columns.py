@@ -199,11 +199,11 @@ class CodeField(Field):
         self._vocabulary.learn(chunk.column(self.name))
 
     def learned(self) -> Any:
-        """The words."""
+        """The words that it has recorded."""
         return self._vocabulary.words
 
     def use_learned(self, learned: Any) -> None:
-        """Use these words."""
+        """Use the words that another process has recorded."""
         self._vocabulary.use(learned)
 
     def rows(self, chunk: TableChunk) -> Array:

@@ -90,7 +90,7 @@ class Spool(ExitStack):
 
     @property
     def files(self) -> list[ArrayWriter]:
-        """All files."""
+        """All files that it is written to."""
         rows = [] if self.rows is None else [self.rows]
         apart = [*self.held_out.values(), *self.relations.values()]
         return [self.sources, self.destinations, *rows, *self.fields.files, *apart]
@@ -176,7 +176,7 @@ class EdgeTable:
         """The step that `spool` notes."""
         return f"{self.key}: edges"
 
-    def take_up(self, journal: ImportJournal) -> None:
+    def resume(self, journal: ImportJournal) -> None:
         """Use what another process has noted of all rows."""
         self._learn(journal, SILENT)
         self.dropped = journal.state(self.step)["dropped"]
@@ -184,7 +184,7 @@ class EdgeTable:
     def spool(self, folder: Path, journal: ImportJournal, progress: Progress) -> Spool:
         """All rows resolved and written to `folder` in order of arrival."""
         if (state := journal.state(self.step)) is not None:
-            self.take_up(journal)
+            self.resume(journal)
             return Spool(
                 self.spec, self.fields, (self.source, self.destination), folder / state["folder"], state["words"]
             )

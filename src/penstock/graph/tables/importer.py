@@ -71,7 +71,7 @@ def run_import(
 
     try:
         with lasting_folder(out, force, keeps), _readable_columns(spec_path):
-            resumed = _take_up(journal, work, import_.sources(spec_path), out, progress)
+            resumed = _resumed(journal, work, import_.sources(spec_path), out, progress)
             import_.build(journal, progress)
     except KeyboardInterrupt as interrupt:
         if keeps(interrupt):
@@ -84,13 +84,13 @@ _PASSING: tuple[Code, ...] = ("external-failure", "write-failed", "file-not-foun
 """Errors after which the same command may succeed: what is done is kept for it."""
 
 
-def _take_up(journal: ImportJournal, work: Path, sources: Sources, out: Path, progress: Progress) -> Resumption | None:
+def _resumed(journal: ImportJournal, work: Path, sources: Sources, out: Path, progress: Progress) -> Resumption | None:
     """Go on with what an import that was stopped has left; one line says so, or why that cannot be."""
     resumed, problem = None, None
     if journal.is_kept:
-        resumed, problem = journal.take_up(sources)
+        resumed, problem = journal.resume(sources)
     elif empty(work):
-        problem = "one without --memory-gb does not go on"
+        problem = "only an import with --memory-gb can go on"
     if resumed:
         progress.note(f"{out}: the import that was stopped {resumed}{f' ({problem})' if problem else ''}.")
     elif problem:
@@ -167,7 +167,7 @@ def _read_all(
     edge_sets: dict[EdgeType, EdgeSet] = {}
     for place, table in enumerate(edges):
         if (known := journal.state(lists_step(table.spec))) is not None:
-            table.take_up(journal)
+            table.resume(journal)
             made = known_lists(known, target.folder, (table.source, table.destination))
         else:
             spool = spools.get(place) or table.spool(work / str(place), journal, target.progress)
@@ -191,7 +191,7 @@ def _read_vertices(
         for name, table in nodes.items():
             stack.callback(table.close)
             if name in journal.nodes:
-                table.take_up(journal.nodes[name])
+                table.resume(journal.nodes[name])
             table.number(journal, progress)
         # Vertices that only edges name come last, so the field files stay open until all edges are read.
         writers = {name: table.write(stack, journal, progress) for name, table in nodes.items()}
@@ -210,7 +210,7 @@ def _known_vertices(nodes: dict[str, NodeTable], state: dict[str, Any], target: 
     for name, table in nodes.items():
         node_sets[name] = open_nodes(nodes_folder(target.folder, name), NodeInfo.model_validate(state[name]))
         table.number(target.journal, target.progress)
-        table.take_up_finished(node_sets[name], target.journal.nodes.get(name, {}))
+        table.resume_finished(node_sets[name], target.journal.nodes.get(name, {}))
     return node_sets
 
 

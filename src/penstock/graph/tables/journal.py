@@ -82,7 +82,7 @@ class ImportJournal:
 
     @property
     def is_kept(self) -> bool:
-        """Whether notes are written."""
+        """Whether notes are written: whether it has a folder."""
         return self._folder is not None
 
     @property
@@ -124,9 +124,9 @@ class ImportJournal:
         for path in gone:
             _remove(path)
 
-    def take_up(self, sources: Sources) -> tuple[Resumption | None, str | None]:
+    def resume(self, sources: Sources) -> tuple[Resumption | None, str | None]:
         """Go on with what lies in the folder, or begin anew: where it goes on, and what could not be gone on with."""
-        assert self._folder is not None, "only a journal in a folder can be taken up"
+        assert self._folder is not None, "only a journal in a folder can be resumed"
         about, *notes = _whole_lines(self._folder / JOURNAL) or [{}]
         if not about:
             problem = "its journal is missing or damaged" if any(self._folder.iterdir()) else None
@@ -184,7 +184,7 @@ class ImportJournal:
         for place, note in enumerate(notes):
             for path in note["gone"]:
                 for name in list(_below(path, needed)):
-                    # From the note that named it first to the one that gave it up.
+                    # From the note that names it first to the one after which it is gone.
                     broken[needed.pop(name)[0][0] + 1 : place + 1] = True
             for name, proof in note["files"].items():
                 needed.setdefault(name, []).append((place, Proof(*proof)))

@@ -330,7 +330,7 @@ class ListSorter:
             self._sort(part)
             files = [self._indptr, self._indices, *self._writers.values()]
             journal.note(piece_of(step, number), True, files)
-        # The last note about these lists gives up the folder.
+        # With the last note about these lists the folder is gone.
 
     def _sort(self, run: _Run) -> None:
         """Write the lists of a range of destinations."""

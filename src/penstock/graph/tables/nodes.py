@@ -208,7 +208,7 @@ class NodeTable:
         for writer in self._saved:
             writer.close()
 
-    def take_up(self, state: dict[str, Any]) -> None:
+    def resume(self, state: dict[str, Any]) -> None:
         """Go on with the ids that another process has noted."""
         self.table_rows = state["table_rows"]
         if state["kind"] is None:
@@ -234,7 +234,7 @@ class NodeTable:
         if self.on_disk is None:
             self._saved = [ArrayWriter.existing(path) for path in paths]
 
-    def take_up_finished(self, nodes: NodeSet, state: dict[str, Any]) -> None:
+    def resume_finished(self, nodes: NodeSet, state: dict[str, Any]) -> None:
         """The same once the type is finished: only its sizes are needed any more."""
         self.table_rows, self._final_count, self._index = state.get("table_rows", 0), nodes.count, None
 

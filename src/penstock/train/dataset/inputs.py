@@ -215,8 +215,8 @@ def why_from_disk(tables: Mapping[str, Array], job: Job) -> str | None:
     if job.reads_disk:
         if not stored:
             raise PenstockError(
-                "placement reads features from the disk, and this graph's are in memory: leave out features, or save"
-                " the graph and name its folder.",
+                "placement `features: disk` reads the files of a graph folder, and this graph is in memory: leave out"
+                " `features`, or save the graph and name its folder.",
                 code="unsupported-combination",
             )
         return "The job has features read from the disk, past the page cache."
