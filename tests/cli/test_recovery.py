@@ -13,7 +13,8 @@ import pytest
 
 from forks import forked_command, run_forked
 from penstock import Graph
-from penstock.graph.files import claimed, new_folder
+from penstock.graph.files import claimed
+from penstock.graph.new_folders import new_folder
 from penstock.partition import open_partition
 from refusals import refused
 from training_graphs import community_graph

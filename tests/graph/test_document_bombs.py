@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from penstock.graph.documents import StrictDocument, parse_yaml, read_checked, read_yaml
-from penstock.graph.files import check_target
+from penstock.graph.new_folders import check_target
 from penstock.report import write_report
 from penstock.train.job import make_job
 from refusals import refused

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from penstock import EdgeSet, Graph, NodeSet, PenstockError
-from penstock.graph.files import new_folder
+from penstock.graph.new_folders import new_folder
 from random_graphs import assert_same_graph, directed_graph, graphs
 from refusals import refused
 

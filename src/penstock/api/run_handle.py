@@ -13,6 +13,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.export.exported import export_session
 from penstock.formatting import html_table
 from penstock.graph.graph import Graph
+from penstock.graph.object_folders import local_copy
 from penstock.nn.adapter import Adapted
 from penstock.report import write_report
 from penstock.report.comparison import different_settings
@@ -159,7 +160,7 @@ class Run:
         if not isinstance(path, str | os.PathLike):
             raise PenstockError(f"A run is opened by its folder, not by {path!r}: give its path.", code="wrong-type")
         given = GivenFunctions(metrics=None if metrics is None else tuple(metrics))
-        folder = RunFolder.open(Path(path))
+        folder = RunFolder.open(local_copy(path))
         return cls(folder, None if graph is None else opened(graph), module, trust_module, given)
 
     @property

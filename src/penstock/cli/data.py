@@ -25,7 +25,7 @@ from penstock.cli.output import (
 )
 from penstock.errors import PenstockError
 from penstock.formatting import counted
-from penstock.graph.files import check_target
+from penstock.graph.new_folders import check_target
 from penstock.progress import Progress
 from penstock.terminal_progress import shown_progress
 

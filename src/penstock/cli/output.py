@@ -26,6 +26,18 @@ TrustOption = Annotated[
 ]
 
 
+def local_run(run: Path) -> Path:
+    """The folder of this machine for a run that a command names: the copy of one on an object store."""
+    if ":/" not in str(run):
+        return run
+    from penstock.graph.object_folders import local_copy
+
+    return local_copy(run)
+
+
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run folder, or the address of one.", callback=local_run)
+]
 UncheckedOption = Annotated[
     bool,
     typer.Option("--unchecked", help="Do not check the graph's arrays before they are used; a wrong number may crash."),

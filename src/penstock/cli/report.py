@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from penstock.cli.output import JsonOption, answer, print_json, wide_console
+from penstock.cli.output import JsonOption, RunArgument, answer, local_run, print_json, wide_console
 from penstock.errors import PenstockError
 from penstock.formatting import signed_percent
 
@@ -15,7 +15,7 @@ from penstock.formatting import signed_percent
 
 
 def report_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder: finished, failed or still going.")],
+    run: RunArgument,
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -54,7 +54,7 @@ def compare_command(
         raise PenstockError(
             f"Only {files[0]} is given: name two or more files or run folders to compare.", code="option-missing"
         )
-    subjects = [read_subject(path) for path in files]
+    subjects = [read_subject(local_run(path)) for path in files]
     rows, jobs = compare(subjects), [each.settings for each in subjects]
     settings = different_settings(jobs) if all(jobs) else {}
     if as_json:

@@ -64,7 +64,7 @@ def train_command(
     else:
         _print_run(run)
     if run.state == "interrupted":
-        raise KeyboardInterrupt(f"{run.message} Resume with: penstock train --resume {run.path}")
+        raise KeyboardInterrupt(f"{run.message} Resume with: penstock train --resume {run.result['run']}")
 
 
 def _opening(job: Path | None, resume: Path | None, plan: Path | None, fields: dict[str, Any]) -> str:
@@ -116,7 +116,7 @@ def _trained(
 
 def _print_run(run: "Run") -> None:
     result = run.result
-    print(f"{run.state}: {run.path}")
+    print(f"{run.state}: {result['run']}")
     console = Console()
     if run.val or run.test:
         table = Table("", "validation", "test")

@@ -10,6 +10,7 @@ from rich.table import Table
 from penstock.cli.output import (
     ForceOption,
     JsonOption,
+    RunArgument,
     SeedOption,
     TrustOption,
     UncheckedOption,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from penstock.explain.explainer import Explanation
     from penstock.graph import Graph
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 OutOption = Annotated[
     Path, typer.Option("--out", help="The file to write: .parquet, .csv, .npz or .jsonl, by its extension.")
 ]

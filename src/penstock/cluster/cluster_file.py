@@ -7,6 +7,7 @@ from typing import Any
 from penstock.cluster.launch import LAUNCHERS
 from penstock.errors import PenstockError
 from penstock.graph.documents import read_yaml, validated
+from penstock.graph.object_folders import is_remote
 from penstock.hardware.cluster import LAUNCHER_FACTS, UNCUT, ClusterDocument, Machine
 
 _SHORT = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
@@ -24,7 +25,8 @@ def read_cluster(text: str) -> ClusterDocument:
     if fields.get("machines") in _discovering():
         fields = with_machines(fields)
     cluster = validated(ClusterDocument, fields, text)
-    if cluster.partition is not None and not Path(cluster.partition).is_absolute():
+    remote = cluster.partition is not None and is_remote(cluster.partition)
+    if cluster.partition is not None and not remote and not Path(cluster.partition).is_absolute():
         cluster.partition = str((Path(text).parent / cluster.partition).resolve())
     return cluster
 

@@ -21,6 +21,7 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.documents import StrictDocument, first_problem, validated
 from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
+from penstock.graph.object_folders import is_remote, local_copy
 from penstock.hardware.cluster import LAUNCHER_FACTS, UNCUT, ClusterDocument
 from penstock.partition import Cut, Partition, cut, open_partition, uncut
 from penstock.plan.document import Plan, PlannedTask, egress_flows, plan_text
@@ -120,7 +121,8 @@ def _start(
     threads = given_threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
     job = with_order_costs(job.model_copy(update={"threads": threads, **found_anywhere(job)}))
     if cluster.partition is not None:
-        cluster.partition = str(Path(cluster.partition).resolve())
+        if not is_remote(cluster.partition):
+            cluster.partition = str(Path(cluster.partition).resolve())
         partition = open_partition(cluster.partition, job.unchecked)
         _check_parts(partition, given, cluster, job)
         _check_planned_cut(partition, plan)
@@ -217,6 +219,7 @@ def resume_cluster_run(
     named: str | None = None,
 ) -> RunFolder:
     """Continue from a run's newest checkpoint, on the cluster it was trained on; for the last two see `resume_run`."""
+    path = local_copy(path)
     cluster = cluster_of(path)
     _take_part(cluster)
     folder = RunFolder.open(path, writing=True)

@@ -10,8 +10,10 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.facts import Facts
-from penstock.graph.files import new_folder, write_new
+from penstock.graph.files import write_new
 from penstock.graph.ids import Ids, StringIds
+from penstock.graph.new_folders import new_folder
+from penstock.graph.object_folders import local_copy
 from penstock.graph.schema import (
     DOCUMENT,
     EdgeInfo,
@@ -26,7 +28,10 @@ from penstock.graph.schema import (
 
 
 def read_graph(folder: Path) -> GraphData:
-    """Map every array of a graph folder. Time and memory depend on the number of fields only."""
+    """Map every array of a graph folder, here or on an object store. Time and memory depend on the number of fields
+    only, but for what must be fetched.
+    """
+    folder = local_copy(folder)
     document = read_document(folder)
     while True:
         try:

@@ -11,8 +11,8 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import NodeSet
-from penstock.graph.files import check_target
 from penstock.graph.graph import Graph
+from penstock.graph.new_folders import check_target
 
 _BLOCK = 1 << 16
 """Rows that are scaled at once."""

@@ -11,10 +11,11 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, release_pages
 from penstock.graph.blocks import default_threads, ranges
-from penstock.graph.files import check_target, new_folder, write_new
+from penstock.graph.files import write_new
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.integrity import check_graph
+from penstock.graph.new_folders import check_target, new_folder
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.partition.folder import DOCUMENT, Partition, PartitionDocument, TypeRanges, open_partition, part_folder

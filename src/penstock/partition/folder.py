@@ -16,6 +16,7 @@ from penstock.graph.facts import Facts
 from penstock.graph.folder import edges_folder, nodes_folder
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_range, first_repeat
+from penstock.graph.object_folders import fetch_part, unfetched_copy
 from penstock.graph.schema import DOCUMENT as GRAPH_DOCUMENT
 from penstock.graph.schema import EdgeType, check_name, edge_key, file_name, read_document
 from penstock.partition.owners import Book
@@ -25,6 +26,7 @@ from penstock.partition.owners import Book
 FORMAT = "penstock-partition"
 VERSION = 1
 DOCUMENT = "partition.json"
+_ORIGINAL = "original.npy"
 
 
 def damaged(what: str) -> PenstockError:
@@ -112,7 +114,7 @@ class Partition:
             document = document.model_copy(update={"edge_ranges": _counted_edges(path, document.parts)})
         self.book: Book = document.book()
         total = sum(info.count for info in document.node_types.values())
-        self._original = open_array(path / "original.npy", "int64", (total,))
+        self._original = open_array(path / _ORIGINAL, "int64", (total,))
         self._facts = Facts(path, {"original": self._original}, trusted=unchecked)
 
     @property
@@ -135,7 +137,7 @@ class Partition:
         return (self._folder(index) / GRAPH_DOCUMENT).is_file()
 
     def _folder(self, index: int) -> Path:
-        return part_folder(self.path, index) if self.document.whole is None else Path(self.document.whole)
+        return fetch_part(part_folder(self.path, index)) if self.document.whole is None else Path(self.document.whole)
 
     def __repr__(self) -> str:
         held = ", ".join(f"{name}: {info.count:,}" for name, info in self.document.node_types.items())
@@ -236,11 +238,12 @@ def _counted_edges(path: Path, parts: int) -> dict[str, list[int]] | None:
 
 
 def open_partition(path: str | os.PathLike[str], unchecked: bool = False) -> Partition:
-    """Map a partition folder; costs the same for any size.
+    """Map a partition folder, here or on an object store; costs the same for any size.
 
-    Arrays are validated on first use, once for each folder; `unchecked` ones never.
+    Arrays are validated on first use, once for each folder; `unchecked` ones never. Of an object store's, a part is
+    fetched when it is first used.
     """
-    path = Path(path)
+    path = unfetched_copy(path, DOCUMENT, _ORIGINAL)
     return Partition(path, read_partition_document(path), unchecked)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.formatting import counted, percent, singular
 from penstock.graph.files import write_whole
+from penstock.graph.object_folders import send
 from penstock.graph.tasks import TASK_FACTS
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.scorer_table import chosen_scorer
@@ -206,6 +207,7 @@ def write_report_or_note(run: Path, state: str, progress: Progress) -> None:
     """Write a trained run's page, or note why that failed: a missing page must not make the run fail."""
     try:
         write_report(run, job_defaults())
+        send(run)
     except (PenstockError, OSError) as error:
         progress.note(f"The run is {state}, but its report could not be made. {error}")
 

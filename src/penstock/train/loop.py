@@ -90,14 +90,16 @@ class Loop:
                         return not train_state.done
                 mark = time.perf_counter()
                 for done in steps:
-                    for step in done:
-                        self._count(step)
+                    spent, began = time.perf_counter() - mark, self._since(mark)
+                    for number, step in enumerate(done, 1):
+                        self._count(step, began + spent * number / len(done))
+                    self._progress.advance(len(done))
                     train_state.epoch_elapsed += time.perf_counter() - mark
                     with steps.aside():
                         if done[-1].last:
                             self._end_epoch(steps, events)
                         else:
-                            self._tell_midway()
+                            self._tell_midway(len(done))
                         self._after_step()
                     mark = time.perf_counter()
                     if stop() or self._stopped_early():
@@ -128,7 +130,7 @@ class Loop:
     def _pause(self, position: Position) -> int:
         """The number of steps that may be done from a position on before the loop needs the weights."""
         step = position.epoch * self._batches + position.batch
-        ends = [self._record_every - step % self._record_every, self._batches - position.batch]
+        ends = [self._batches - position.batch]
         if self.session.job.checkpoint_steps:
             ends.append(self.session.job.checkpoint_steps - step % self.session.job.checkpoint_steps)
         return min(ends)
@@ -139,7 +141,10 @@ class Loop:
         """
         return self.train_state.done and self.train_state.epoch < self.session.job.epochs
 
-    def _count(self, done: Step) -> None:
+    def _count(self, done: Step, ended: float) -> None:
+        """Count a step that `ended` so many seconds after the run's beginning. The steps of a burst are taken to be
+        equally long.
+        """
         train_state, (epoch, batch) = self.train_state, done.position
         train_state.step += 1
         if not math.isfinite(done.loss):
@@ -150,9 +155,9 @@ class Loop:
         train_state.all_examples += done.examples
         train_state.epoch, train_state.batch = (epoch + 1, 0) if done.last else (epoch, batch + 1)
         train_state.ending = done.last
-        self._progress.advance(1)
         if train_state.step % self._record_every == 0:
-            record = {"kind": "step", "epoch": epoch, "step": train_state.step, "time": self._now(), "loss": done.loss}
+            at = round(ended, 3)
+            record = {"kind": "step", "epoch": epoch, "step": train_state.step, "time": at, "loss": done.loss}
             self.records.append_metrics(record)
 
     def _after_step(self) -> None:
@@ -290,11 +295,11 @@ class Loop:
             record["shuffled_from"] = epoch + 1
         self.records.append_metrics(record)
 
-    def _tell_midway(self) -> None:
-        """Report the epoch so far, within a long epoch, as often as its steps are recorded."""
+    def _tell_midway(self, steps: int) -> None:
+        """Report the epoch so far, within a long epoch, where a step that is recorded is among the last `steps`."""
         train_state, batches = self.train_state, self._batches
         left = train_state.epoch_elapsed / train_state.batch * (batches - train_state.batch)
-        if train_state.step % self._record_every == 0 and left > _SOON:
+        if train_state.step % self._record_every < steps and left > _SOON:
             where = f"epoch {train_state.epoch + 1}/{self.session.job.epochs}, batch {train_state.batch:,}/{batches:,}"
             self._tell(
                 where,
@@ -331,4 +336,8 @@ class Loop:
         )
 
     def _now(self) -> float:
-        return round(time.perf_counter() - self._began, 3)
+        return round(self._since(time.perf_counter()), 3)
+
+    def _since(self, moment: float) -> float:
+        """Seconds of a moment after the run's beginning."""
+        return moment - self._began

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import validated
 from penstock.graph.graph import Graph
+from penstock.graph.object_folders import address_of, local_copy, shown
 from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK
 from penstock.nn.layer_table import ModelOptions
@@ -98,14 +99,16 @@ def continued_job(run: Path, changes: Mapping[str, Any], trust_module: bool) -> 
 
     If it names code, that needs `trust_module`, unless the changes name the model's again.
     """
+    named, run = address_of(run), local_copy(run)
     RunFolder.open(run)
-    job = read_job(run / JOB, {"run": None, **changes, "from_run": str(run)})
+    job = read_job(run / JOB, {"run": None, **changes, "from_run": named})
     check_code(job, run, trust_module, changes.get("module"))
     return job
 
 
 def read_start(run: Path, progress: Progress = SILENT) -> dict[str, Any]:
     """The best weights and embeddings of an earlier run, and what of its record tells whether they fit."""
+    run = local_copy(run)
     folder = RunFolder.open(run)
     state = read_best(folder.checkpoints, progress)
     learned, tables = state.get("learned"), state.get("tables")
@@ -374,6 +377,7 @@ def resume_run(
     A run that names code needs `trust_module`; its model's may be named again (`named`), or given as `module`. A run
     that was started with functions as objects needs them again (`given`).
     """
+    path = local_copy(path)
     folder = RunFolder.open(path, writing=True)
     try:
         job = folder.job()
@@ -473,7 +477,7 @@ def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
         for name, t in times.items()
     }
     return {
-        "run": str(loop.folder.path),
+        "run": shown(loop.folder.path),
         "epochs": train_state.epoch,
         "steps": train_state.step,
         "seconds": round(train_state.elapsed, 3),
@@ -587,7 +591,7 @@ def _record_failure(folder: RunFolder, cause: BaseException, error: BaseExceptio
 
 def _as_sentence(cause: BaseException, error: BaseException, folder: RunFolder) -> BaseException:
     if isinstance(cause, KeyboardInterrupt):
-        return KeyboardInterrupt(f"Interrupted: resume with `penstock train --resume {folder.path}`.")
+        return KeyboardInterrupt(f"Interrupted: resume with `penstock train --resume {shown(folder.path)}`.")
     if isinstance(cause, (PenstockError, MemoryError)):
         return cause
     stage = f" in stage {error.stage!r}" if isinstance(error, StageError) else ""

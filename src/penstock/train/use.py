@@ -15,6 +15,7 @@ from penstock.graph.arrays import Array, mapped_file
 from penstock.graph.data import SPLITS, NodeSet
 from penstock.graph.folder import read_graph
 from penstock.graph.graph import Graph
+from penstock.graph.object_folders import local_copy
 from penstock.graph.schema import edge_key
 from penstock.graph.segments import changed_since
 from penstock.partition import open_partition, stitch
@@ -184,6 +185,7 @@ def open_session(
     process has trained it. `given` has metrics that the run was given as objects. The graph is validated before it is
     used, unless the run's job or the caller waives that (`unchecked`).
     """
+    path = local_copy(path)
     folder = RunFolder.open(path)
     learned = learned_labels(folder.facts.get("labels"), str(path / RUN))
     with generators_kept():

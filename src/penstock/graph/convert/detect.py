@@ -14,6 +14,7 @@ from penstock.graph.convert.ogb import from_ogb, is_ogb_folder
 from penstock.graph.convert.pyg import from_pyg
 from penstock.graph.convert.triple_files import from_triples, is_triple_file, is_triple_folder
 from penstock.graph.graph import Graph
+from penstock.graph.object_folders import is_remote, local_copy
 
 _UNDERSTOOD = (
     "a graph folder, an OGB folder, an .npz archive, files of triples, the name of a data set, a PyG Data or"
@@ -58,7 +59,7 @@ def _recognised(source: Any, options: dict[str, Any]) -> Graph:
 
 
 def _from_path(given: str, options: dict[str, Any]) -> Graph:
-    path = Path(given).expanduser()
+    path = local_copy(given) if is_remote(given) else Path(given).expanduser()
     if path.is_dir():
         return _from_folder(path, options)
     if path.is_file():

@@ -13,7 +13,6 @@ from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array
 from penstock.graph.blocks import default_threads, map_blocks
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
-from penstock.graph.files import new_folder
 from penstock.graph.folder import (
     edges_folder,
     nodes_folder,
@@ -26,6 +25,7 @@ from penstock.graph.generate.recipe import EdgeRecipe, GraphRecipe, NodeRecipe
 from penstock.graph.generate.vertices import VertexLayout, VertexMaker, lay_out
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import below, document_key, draw
+from penstock.graph.new_folders import new_folder
 from penstock.kernels import njit
 from penstock.progress import SILENT, Progress
 

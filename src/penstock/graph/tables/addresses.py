@@ -43,8 +43,8 @@ def _in_bucket(host: str, path: str) -> str:
     return host.rpartition("@")[2] + path
 
 
-_S3_RIGHTS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or let the account read the bucket"
-_GS_RIGHTS = "set GOOGLE_APPLICATION_CREDENTIALS, or let the account read the bucket"
+_S3_RIGHTS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or let the account use the bucket"
+_GS_RIGHTS = "set GOOGLE_APPLICATION_CREDENTIALS, or let the account use the bucket"
 _HDFS_RIGHTS = "let the user read the files, and set HADOOP_USER_NAME where it is another"
 SCHEMES: dict[str, Scheme] = {
     "s3": Scheme(_from_uri, _in_bucket, _S3_RIGHTS),
@@ -144,11 +144,13 @@ def problem_of(error: Exception) -> str:
     return re.sub(r" \(Request ID: [^)]*\)|\. Detail: .*", "", line).rstrip(".")
 
 
-def access_error(error: Exception, shown: str, rights: str) -> PenstockError | None:
-    """The error where access was refused, or the file or the connection is gone; None for others."""
+def access_error(error: Exception, shown: str, rights: str, done: str = "read") -> PenstockError | None:
+    """The error where access was refused, or the file or the connection is gone; None for others. `done` is what was
+    tried: read or written.
+    """
     text = str(error)
     if isinstance(error, PermissionError) or _REFUSED.search(text):
-        return PenstockError(f"{shown} may not be read: {rights}.", code="not-permitted")
+        return PenstockError(f"{shown} may not be {done}: {rights}.", code="not-permitted")
     if isinstance(error, FileNotFoundError) or _GONE.search(text):
         return PenstockError(
             f"{shown} does not exist, or is there no longer: check the address, then run the command again.",
@@ -156,7 +158,7 @@ def access_error(error: Exception, shown: str, rights: str) -> PenstockError | N
         )
     if _CUT.search(text):
         return PenstockError(
-            f"{shown} could not be read, for the connection failed ({problem_of(error)}): check the network and the"
+            f"{shown} could not be {done}, for the connection failed ({problem_of(error)}): check the network and the"
             " address, then run the command again.",
             code="external-failure",
         )
@@ -239,7 +241,7 @@ def _remote_matches(pattern: str, folder: Path, what: str) -> list[DataFile]:
     kind, (host, slash, path) = SCHEMES[scheme.lower()], rest.partition("/")
     shown = f"{scheme}://{host.rpartition('@')[2]}"
     try:
-        system = _opened(scheme.lower(), host, query)
+        system = opened_system(scheme.lower(), host, query)
         on_system = kind.path(host, slash + unquote(path)).rstrip("/")
         # The path of a host is no part of what is shown before it.
         before = len(kind.path(host, ""))
@@ -259,7 +261,8 @@ def _remote_matches(pattern: str, folder: Path, what: str) -> list[DataFile]:
 
 
 @cache
-def _opened(scheme: str, host: str, query: str) -> fs.FileSystem:
+def opened_system(scheme: str, host: str, query: str) -> fs.FileSystem:
+    """The file system of an address; a second one on the same host is the same."""
     return SCHEMES[scheme].open(scheme, host, query)
 
 

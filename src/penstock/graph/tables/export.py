@@ -17,10 +17,11 @@ from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.documents import yaml_text
-from penstock.graph.files import new_folder, open_bytes, write_new
+from penstock.graph.files import open_bytes, write_new
 from penstock.graph.graph import Graph
 from penstock.graph.ids import Ids, StringIds, take_ids
 from penstock.graph.integrity import check_graph
+from penstock.graph.new_folders import new_folder
 from penstock.graph.schema import EdgeType, edge_key, file_name
 from penstock.progress import SILENT, Progress
 

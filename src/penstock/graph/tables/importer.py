@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from penstock.errors import Code, PenstockError
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
-from penstock.graph.files import check_target, lasting_folder, lasting_name, read_document
+from penstock.graph.files import read_document
 from penstock.graph.folder import describe_nodes, nodes_folder, open_nodes, write_document
 from penstock.graph.graph import Graph
+from penstock.graph.new_folders import check_target, lasting_folder, lasting_name
 from penstock.graph.schema import EdgeType, NodeInfo, SegmentInfo, edge_key
 from penstock.graph.segments import Addition, growing
 from penstock.graph.tables.bucket_files import READING_MB, MemoryBound

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import ArrayWriter, read_header, settle_rows
-from penstock.graph.files import JOURNAL, open_bytes, open_regular, replace_whole
+from penstock.graph.files import open_bytes, open_regular, replace_whole
+from penstock.graph.new_folders import JOURNAL
 from penstock.version import __version__
 
 FORMAT = 1

@@ -238,6 +238,7 @@ class FolderRecords(Records):
 
     def save(self, step: int, best_epoch: int, state: dict[str, Any]) -> None:
         self._checkpoints.save(step, best_epoch, state)
+        self._folder.send_checkpoint()
 
     def save_best(self, epoch: int, weights: dict[str, Any]) -> None:
         self._checkpoints.save_best(epoch, weights)

@@ -14,7 +14,6 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.graph.documents import read_yaml
 from penstock.graph.files import (
-    check_target,
     claimed,
     make_private_folder,
     open_bytes,
@@ -23,14 +22,14 @@ from penstock.graph.files import (
     open_text,
     read_document,
     refuse_links,
-    remove_unfinished,
     remove_unfinished_below,
-    replace_folder,
     take_blocks,
     unfinished,
     write_whole,
     writing,
 )
+from penstock.graph.new_folders import check_target, remove_unfinished, replace_folder
+from penstock.graph.object_folders import local_copy, new_copy, send, shown
 from penstock.nn.user_module import user_module_location
 from penstock.train.job import JOB, Job, read_decided, stored_job, write_job
 from penstock.train.run_files.table_file import append_epoch, write_table_of
@@ -135,6 +134,7 @@ class RunFolder:
         the process is killed, what it leaves can be resumed or replaced.
         """
         path = Path(job.run) if job.run else _next_free(Path("runs"), default_name)
+        path = new_copy(path, force)
         check_target(path, force)
         target = path.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -156,11 +156,13 @@ class RunFolder:
             raise
         folder.path = path
         remember_code(path, job)
+        send(path)
         return folder
 
     @classmethod
     def open(cls, path: Path, writing: bool = False) -> "RunFolder":
         """Open the folder of an earlier run."""
+        path = local_copy(path)
         folder = cls(path)
         try:
             folder.facts = json.loads(read_document(path / RUN))
@@ -210,6 +212,16 @@ class RunFolder:
         """Replace some of run.json's fields."""
         self.facts = {"format": FORMAT, "version": VERSION, **self.facts, **changes}
         write_whole(self.path / RUN, json.dumps(self.facts, indent=1) + "\n")
+        send(self.path)
+
+    def send_checkpoint(self) -> None:
+        """Send what is new to the object store of the run, if it has one. Where that fails the run goes on: the next
+        checkpoint is sent with everything before it, and the end of the run with it all.
+        """
+        try:
+            send(self.path)
+        except PenstockError as error:
+            self.log(f"A checkpoint was not sent: {error}")
 
     def record_failure(self, state: str, message: str, error: BaseException) -> None:
         """Record how the run ended and why, in space reserved for that; its own error is raised whatever happens."""
@@ -262,7 +274,7 @@ class RunFolder:
 
     @property
     def _advice(self) -> str:
-        return f"Free space, then resume with `penstock train --resume {self.path}`."
+        return f"Free space, then resume with `penstock train --resume {shown(self.path)}`."
 
     def _hold(self) -> None:
         try:

@@ -143,6 +143,9 @@ class Engine:
             self._clock.start(self._computing)
             for number in range(batch, first + many):
                 self._launch(Position(epoch, number))
+            if not self._update.is_apart:
+                # Sums that the host computes between launches would wait for it.
+                self._clock.follow()
             losses, failed = self._update.look(self.source, batch, first + many)
             self._clock.read()
             if losses:

@@ -153,6 +153,10 @@ class _Launched(NamedTuple):
     after: Moment
 
 
+_LAST = 6
+"""Launches whose times are read when a burst has ended: those of its last batch, and of the next batches' draws."""
+
+
 class Stopwatch:
     """Busy and waiting seconds of stages; `recorder` receives every piece of work."""
 
@@ -160,6 +164,7 @@ class Stopwatch:
         self._device, self._recorder = device, recorder
         self._pending: list[_Launched] = []
         self._busy, self._wait = dict.fromkeys(stages, 0.0), dict.fromkeys(stages, 0.0)
+        self._of_burst = dict.fromkeys(stages, 0.0)
         self._zero, self._begun = Moment(device, True), 0.0
 
     def start(self, lane: LaunchStream) -> None:
@@ -176,21 +181,33 @@ class Stopwatch:
         after.mark(lane)
         self._pending.append(_Launched(stage, position, before, after))
 
+    def follow(self) -> None:
+        """Add the times of this burst's work while the device goes on, up to the last launches, so that it need not
+        wait for the host afterwards.
+        """
+        ended = self._pending[:-_LAST]
+        for work in ended:
+            work.after.settle()
+            self._add(work)
+        del self._pending[: len(ended)]
+
     def read(self) -> None:
         """Add the times of the work of this burst that has ended."""
         spent = time.perf_counter() - self._begun
-        busy, rest = dict.fromkeys(self._busy, 0.0), []
-        for work in self._pending:
-            if not work.after.has_passed():
-                rest.append(work)
-                continue
-            start, end = self._zero.seconds_to(work.before), self._zero.seconds_to(work.after)
-            busy[work.stage] += end - start
-            self._recorder(work.stage, 0, self._begun + start, self._begun + end, work)
-        self._pending = rest
-        for stage, seconds in busy.items():
+        passed = [work.after.has_passed() for work in self._pending]
+        for work, has_passed in zip(self._pending, passed, strict=True):
+            if has_passed:
+                self._add(work)
+        self._pending = [work for work, has_passed in zip(self._pending, passed, strict=True) if not has_passed]
+        for stage, seconds in self._of_burst.items():
             self._busy[stage] += seconds
             self._wait[stage] += max(0.0, spent - seconds)
+        self._of_burst = dict.fromkeys(self._of_burst, 0.0)
+
+    def _add(self, work: _Launched) -> None:
+        start, end = self._zero.seconds_to(work.before), self._zero.seconds_to(work.after)
+        self._of_burst[work.stage] += end - start
+        self._recorder(work.stage, 0, self._begun + start, self._begun + end, work)
 
     def times(self) -> dict[str, StageTime]:
         """The seconds of each stage so far."""

@@ -158,7 +158,7 @@ _LAUNCHED = 3
 """Steps that are launched before one is recorded, where steps cannot be skipped."""
 _FIRST_BURST = 16
 BURST_SECONDS = 1.0
-"""The target seconds of a burst; the first burst has a fixed number of steps."""
+"""The target seconds of a burst. The first one has a fixed number of steps, each other at most twice the last one's."""
 
 
 class LocalUpdate(Update):
@@ -185,7 +185,8 @@ class LocalUpdate(Update):
         if self._group is not None:
             self._group.count_steps(self._session, many, self._group.was_asked_to_stop())
         aim = BURST_SECONDS if self._seconds is None else self._seconds
-        self.most = max(1, int(aim * many / max(time.perf_counter() - began, 1e-9)))
+        # Early batches may lack room, after which the rest of their burst is repeated: bursts begin short.
+        self.most = max(1, min(2 * self.most, int(aim * many / max(time.perf_counter() - began, 1e-9))))
 
 
 class LaunchedFirst:
