@@ -1,5 +1,13 @@
 """An object store for tests: folders of this machine under the scheme `s3`, with faults on request."""
 
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
 from pyarrow import fs
 
 from penstock.graph import object_folders
@@ -59,3 +67,37 @@ def use_cache(monkeypatch, folder) -> None:
     """Keep copies in a folder from now on, as another machine would."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(folder))
     monkeypatch.setattr(object_folders, "_held", {})
+
+
+# A server that speaks S3 over HTTP.
+
+MOTO = os.environ.get("PENSTOCK_TEST_MOTO", sys.executable)
+"""A Python that has moto's server; the one of the tests where it is not set."""
+HAS_MOTO = sys.executable != MOTO or all(map(importlib.util.find_spec, ("moto", "flask", "flask_cors")))
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def s3_server():
+    """The port of an S3 server."""
+    port = free_port()
+    words = [MOTO, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            assert process.poll() is None, "the S3 server has ended"
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()

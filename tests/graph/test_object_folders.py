@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.graph.files import DOCUMENTS
 from penstock.graph.object_folders import ObjectFolder, address_of, is_remote, local_copy, send, shown
 from penstock.graph.tables import addresses
+from penstock.train.use import embed_run
 from refusals import refused
 from training_graphs import community_graph
 
@@ -198,6 +200,19 @@ def test_a_part_is_fetched_when_it_is_used(store, tmp_path, monkeypatch):
     assert not any("part0" in name or "part1" in name for name in store.faults.fetched)
     assert partition.part(1).num_nodes == cut.part(1).num_nodes
     assert not any("part0" in name for name in store.faults.fetched)
+
+
+def test_embeddings_are_written_there(store, tmp_path, monkeypatch):
+    community_graph(60).save(GRAPH)
+    run = ps.train(GRAPH, run=tmp_path / "run", epochs=1, **FEW)
+    out = Path("s3://bucket/made/embeddings.npz")
+    assert embed_run(run.path, tmp_path / "local.npz") == embed_run(run.path, out) == 60
+    with np.load(tmp_path / "local.npz") as local, np.load(store.root / "bucket/made/embeddings.npz") as there:
+        assert np.array_equal(local["embedding"], there["embedding"])
+    use_cache(monkeypatch, tmp_path / "elsewhere")
+    with refused("file-exists"):
+        embed_run(run.path, out)
+    assert embed_run(run.path, out, force=True) == 60
 
 
 def test_the_cache_is_bounded_and_drops_what_was_used_longest_ago(store, tmp_path, monkeypatch):

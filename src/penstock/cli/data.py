@@ -17,6 +17,7 @@ from penstock.cli.output import (
     SeedOption,
     ThreadsOption,
     answer,
+    as_named,
     measured,
     print_json,
     print_rows,
@@ -317,7 +318,7 @@ def export_command(
     with measured() as took, shown_progress(as_json) as progress:
         graph = Graph.open(source)
         files = export_tables(graph, out, form.value, force, progress)
-    written = _written(f"{counted(len(files), 'files')} to {out}", took)
+    written = _written(f"{counted(len(files), 'files')} to {as_named(out)}", took)
     answer(as_json, {**_fields(graph, out, took), "files": files}, *_lines(graph), written)
 
 
@@ -414,7 +415,7 @@ def _import(
 
 
 def _fields(graph: "Graph", out: Path, took: MeasuredCommand) -> dict[str, Any]:
-    return {"path": str(out), "nodes": graph.num_nodes, "edges": graph.num_edges, **took.fields()}
+    return {"path": as_named(out), "nodes": graph.num_nodes, "edges": graph.num_edges, **took.fields()}
 
 
 def _written(what: object, took: MeasuredCommand) -> str:
@@ -516,4 +517,4 @@ def make_command(
     with measured() as cost, shown_progress(as_json) as progress:
         graph = make_graph(recipe, out, seed, force, threads, progress)
     size = f"{counted(graph.num_nodes, 'vertices')}, {counted(graph.num_edges, 'edges')}"
-    answer(as_json, _fields(graph, out, cost), f"{out}: {size} in {cost.seconds:.1f} s")
+    answer(as_json, _fields(graph, out, cost), f"{as_named(out)}: {size} in {cost.seconds:.1f} s")

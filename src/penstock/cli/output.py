@@ -26,6 +26,11 @@ TrustOption = Annotated[
 ]
 
 
+def as_named(path: Path) -> str:
+    """A path as a user names it: with both slashes of an address, of which pathlib keeps one."""
+    return str(path).replace(":/", "://", 1) if ":/" in str(path) else str(path)
+
+
 def local_run(run: Path) -> Path:
     """The folder of this machine for a run that a command names: the copy of one on an object store."""
     if ":/" not in str(run):

@@ -15,6 +15,7 @@ from penstock.cli.output import (
     SeedOption,
     ThreadsOption,
     UncheckedOption,
+    as_named,
     measured,
     print_json,
     print_rows,
@@ -86,7 +87,7 @@ def partition_command(
         result = cut(_load(graph, unchecked), how, out, force, threads, progress)
     metrics = Metrics(**{key: result.document.metrics[key] for key in Metrics.__dataclass_fields__})
     fields = {
-        "path": str(out),
+        "path": as_named(out),
         **_fields(how, metrics, cost),
         "method": result.document.method,
         "chosen": result.document.chosen,
@@ -97,7 +98,7 @@ def partition_command(
         print_json(fields)
     else:
         _print_table([fields])
-        print(f"Written to {out}")
+        print(f"Written to {as_named(out)}")
 
 
 def _plan(graph: str, how: "Cut", threads: int | None, unchecked: bool, as_json: bool) -> None:

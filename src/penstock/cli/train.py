@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.job_flags import chosen_job, refuse_value_of_switch, takes_job_flags
-from penstock.cli.output import ForceOption, JsonOption, SeedOption, TrustOption, check_new_file, print_json
+from penstock.cli.output import ForceOption, JsonOption, SeedOption, TrustOption, as_named, check_new_file, print_json
 from penstock.errors import PenstockError
 from penstock.formatting import counted, parsed_bytes
 from penstock.graph.files import write_whole
@@ -70,7 +70,7 @@ def train_command(
 def _opening(job: Path | None, resume: Path | None, plan: Path | None, fields: dict[str, Any]) -> str:
     """The line that a terminal shows before anything large is imported."""
     if resume is not None:
-        return f"Resuming the run in {resume}."
+        return f"Resuming the run in {as_named(resume)}."
     told = [f"the plan {plan}"] if plan else [f"the job {job}"] if job else []
     if fields.get("graph"):
         told.append(f"the graph {fields['graph']}")

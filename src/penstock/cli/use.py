@@ -15,6 +15,7 @@ from penstock.cli.output import (
     TrustOption,
     UncheckedOption,
     answer,
+    as_named,
     check_new_file,
     measured,
     print_json,
@@ -117,7 +118,7 @@ def _update_rows(run: Path, out: Path, since: str, node_type: str | None, as_jso
             from penstock.train.use import embed_changes
         given["graph"] = opened_graph(given["graph"])
         rows, computed = embed_changes(run, out, since, node_type, progress=progress, **given)
-    fields = {"path": str(out), "rows": rows, "computed": computed, **cost.fields()}
+    fields = {"path": as_named(out), "rows": rows, "computed": computed, **cost.fields()}
     answer(as_json, fields, f"{counted(computed, 'rows')} of {rows:,} computed again in {out}")
 
 
@@ -147,7 +148,11 @@ def _write_rows(
             from penstock.train import use
         given["graph"] = opened_graph(given["graph"])
         rows = getattr(use, function)(run, out, which, force, progress=progress, **given)
-    answer(as_json, {"path": str(out), "rows": rows, **cost.fields()}, f"{counted(rows, 'rows')} written to {out}")
+    answer(
+        as_json,
+        {"path": as_named(out), "rows": rows, **cost.fields()},
+        f"{counted(rows, 'rows')} written to {as_named(out)}",
+    )
 
 
 # `penstock explain`: which neighbours and columns a run's prediction for a vertex rests on.
@@ -199,7 +204,7 @@ def explain_command(
         return
     _print(found, top)
     if out is not None:
-        print(f"Page written to {out}")
+        print(f"Page written to {as_named(out)}")
 
 
 def _print(found: "Explanation", top: int) -> None:
@@ -255,4 +260,4 @@ def export_command(
             from penstock.train.use import open_session
         session = open_session(run, opened_graph(graph), progress=progress, trust_module=trust_module)
         found = export_session(session, out, to, force)
-    answer(as_json, {**found, **cost.fields()}, f"{', '.join(found['files'])} written to {out}")
+    answer(as_json, {**found, **cost.fields()}, f"{', '.join(found['files'])} written to {as_named(out)}")

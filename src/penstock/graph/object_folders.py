@@ -104,6 +104,26 @@ def new_copy(path: Path, force: bool) -> Path:
     return folder.local
 
 
+def place_of_file(path: Path) -> Path:
+    """Where a file is read and written: the path itself, or for an address a file of this machine, with what is there.
+    `send_file` sends it.
+    """
+    if not is_remote(path):
+        return path
+    address, query = address_of(path).partition("?")[::2]
+    parent, _, name = address.rpartition("/")
+    folder = ObjectFolder.at(parent + (f"?{query}" if query else ""))
+    folder.fetch_file(name)
+    return folder.local / name
+
+
+def send_file(path: Path) -> None:
+    """Send a file that `place_of_file` has named, if it belongs to an address."""
+    folder = ObjectFolder.of(path)
+    if folder is not None and path.parent == folder.local:
+        folder.send_file(path.name)
+
+
 def send(path: Path) -> None:
     """Send what has changed in a folder, if it is the copy of an address, which then equals it."""
     folder = ObjectFolder.of(path)
@@ -253,6 +273,19 @@ class ObjectFolder:
             code="external-failure",
         )
 
+    def fetch_file(self, name: str) -> None:
+        """Make one file of the copy equal to its object; without an object there is none."""
+        from pyarrow import fs
+
+        with self._alone():
+            self._check_name(name)
+            with self._reaching("read", name):
+                found = self._system.get_file_info(f"{self._base}/{name}")
+            (self.local / name).unlink(missing_ok=True)
+            if found.type == fs.FileType.File:
+                self._make_room(found.size)
+                self._fetch_one(name, found.size)
+
     def _fetch_listed(self, known: dict[str, _File], listed: Mapping[str, tuple[int, int]]) -> None:
         wanted = [
             name
@@ -304,6 +337,11 @@ class ObjectFolder:
         with self._alone():
             self._send(self._known())
 
+    def send_file(self, name: str) -> None:
+        """Make one object equal to the file of the copy."""
+        with self._alone():
+            self._send_one(name)
+
     def _send(self, known: dict[str, _File]) -> None:
         files = self._files()
         changed = [name for name, stat in files.items() if name not in known or known[name][:2] != stat]
@@ -313,16 +351,20 @@ class ObjectFolder:
             # Nobody may open the former document with arrays of the new one.
             self._write_object(_UNFINISHED, iter([b"{}"]))
             self._remove([name for name in documents if name in known])
-        changed.sort(key=lambda name: (name in DOCUMENTS, name))
+        # A checkpoint, in a folder of its own, comes after what a run had logged until then.
+        changed.sort(key=lambda name: (name in DOCUMENTS, "/" in name, name))
         for name in changed:
-            with suppress(FileNotFoundError), (self.local / name).open("rb") as file:
-                self._write_object(name, iter(partial(file.read, _PIECE), b""))
+            self._send_one(name)
         self._remove(gone + ([_UNFINISHED] if documents else []))
         listed = self._listed() if changed else {}
         known.update({name: _File(*files[name], *listed.get(name, (-1, -1))) for name in changed})
         for name in gone:
             known.pop(name)
         self._write_known(known)
+
+    def _send_one(self, name: str) -> None:
+        with suppress(FileNotFoundError), (self.local / name).open("rb") as file:
+            self._write_object(name, iter(partial(file.read, _PIECE), b""))
 
     def _write_object(self, name: str, pieces: Iterator[bytes]) -> None:
         with self._reaching("written", name), self._system.open_output_stream(f"{self._base}/{name}") as stream:

@@ -15,7 +15,7 @@ from penstock.graph.arrays import Array, mapped_file
 from penstock.graph.data import SPLITS, NodeSet
 from penstock.graph.folder import read_graph
 from penstock.graph.graph import Graph
-from penstock.graph.object_folders import local_copy
+from penstock.graph.object_folders import local_copy, place_of_file
 from penstock.graph.schema import edge_key
 from penstock.graph.segments import changed_since
 from penstock.partition import open_partition, stitch
@@ -86,6 +86,7 @@ def embed_changes(path: Path, out: Path, since: str, node_type: str | None = Non
 
     Rows that did not change stay as they are in `out`. Returns its rows, and how many of them were computed.
     """
+    out = place_of_file(out)
     if out.suffix.lower() not in (".parquet", ".npz"):
         raise PenstockError(f"{out} cannot be updated: keep embeddings as .parquet or .npz.", code="unknown-name")
     known, before = read_vectors(out, "embedding")
@@ -164,6 +165,7 @@ def _write_rows(
     path: Path, out: Path, force: bool, rows: Callable[[Session, Progress], pa.Table], **opened: Any
 ) -> int:
     """Write the table that `rows` makes of a run's best model; returns its length."""
+    out = place_of_file(out)
     check_table_file(out, force)
     table = rows(open_session(path, **opened), opened.get("progress", SILENT))
     write_table(table, out)

@@ -1,13 +1,7 @@
 """Tables on an object store, read over HTTP from a server of its own process that speaks S3."""
 
 import http.client
-import importlib.util
-import os
-import socket
-import subprocess
-import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,40 +11,18 @@ from pyarrow import fs
 from tables_workbench import FOLLOWS, USERS, Workbench
 from test_tables_bounded import _digests
 
+from object_store import HAS_MOTO, free_port, s3_server
 from penstock.errors import PenstockError
 from penstock.graph.tables import addresses, bucket_files, import_tables
 
-MOTO = os.environ.get("PENSTOCK_TEST_MOTO", sys.executable)
-"""A Python that has moto's server; the one of the tests where it is not set."""
-HAS_MOTO = sys.executable != MOTO or all(map(importlib.util.find_spec, ("moto", "flask", "flask_cors")))
-
 pytestmark = pytest.mark.skipif(not HAS_MOTO, reason="moto with flask, which speaks S3 over HTTP, is not installed")
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
 def server():
     """The port of an S3 server."""
-    port = _free_port()
-    words = [MOTO, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while True:
-            assert process.poll() is None, "the S3 server has ended"
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                time.sleep(0.05)
+    with s3_server() as port:
         yield port
-    finally:
-        process.terminate()
-        process.wait()
 
 
 class Fault(BaseHTTPRequestHandler):
@@ -265,7 +237,7 @@ def test_half_an_object(bench: Workbench, store: Store, extension: str) -> None:
 
 def test_a_server_that_is_not_there(bench: Workbench, store: Store, proxy: Proxy) -> None:
     _tables(bench)
-    address = store.address("users/*").replace(str(proxy.server_port), str(_free_port()), 2)
+    address = store.address("users/*").replace(str(proxy.server_port), str(free_port()), 2)
     error = _refused(bench, address)
     assert error.code == "external-failure" and "the connection failed" in str(error)
 

@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,8 @@ class RunFolder:
         self.path = path
         self.facts: dict[str, Any] = {}
         self._lock: int | None = None
+        self._sender: ThreadPoolExecutor | None = None
+        self._to_send: Future[None] | None = None
 
     @classmethod
     def create(
@@ -215,9 +218,16 @@ class RunFolder:
         send(self.path)
 
     def send_checkpoint(self) -> None:
-        """Send what is new to the object store of the run, if it has one. Where that fails the run goes on: the next
-        checkpoint is sent with everything before it, and the end of the run with it all.
+        """Send what is new to the object store of the run, if it has one, while the run goes on. Where that fails the
+        next checkpoint is sent with everything before it, and at the end of the run all of it.
         """
+        waiting = self._to_send
+        if shown(self.path) == str(self.path) or (waiting and not waiting.running() and not waiting.done()):
+            return
+        self._sender = self._sender or ThreadPoolExecutor(1, "send-checkpoints")
+        self._to_send = self._sender.submit(self._try_to_send)
+
+    def _try_to_send(self) -> None:
         try:
             send(self.path)
         except PenstockError as error:
@@ -263,6 +273,9 @@ class RunFolder:
 
     def close(self) -> None:
         """Release the folder for other processes."""
+        if self._sender is not None:
+            self._sender.shutdown(cancel_futures=True)
+            self._sender = self._to_send = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.files import check_regular, open_lines, open_text, replace_whole, write_whole, writing
+from penstock.graph.object_folders import send_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,7 @@ def write_table(table: "pa.Table", out: Path) -> None:
     """Write a table in the format of its extension. The file gets its name when it is complete."""
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_whole(out, lambda file: WRITERS[out.suffix.lower()](table, file))
+    send_file(out)
 
 
 def read_vectors(file: Path, column: str) -> tuple[Any, Any]:
