@@ -12,11 +12,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -129,6 +130,14 @@ def send(path: Path) -> None:
     folder = ObjectFolder.of(path)
     if folder is not None and path == folder.local:
         folder.send()
+
+
+def send_later(path: Path) -> Callable[[], None] | None:
+    """Keep what a folder holds now, and return what sends it, from any thread; None for one that is no copy."""
+    folder = ObjectFolder.of(path)
+    if folder is None or path != folder.local:
+        return None
+    return partial(folder.send, folder.pin())
 
 
 def address_of(path: str | os.PathLike[str]) -> str:
@@ -244,6 +253,8 @@ class ObjectFolder:
         with self._alone():
             if self._is_written_here():
                 return
+            for left in self._place.glob("pinned-*"):
+                shutil.rmtree(left, ignore_errors=True)
             known = self._known()
             for _ in range(_RENEWED):
                 listed = self._listed()
@@ -259,7 +270,7 @@ class ObjectFolder:
                         code="damaged-file",
                     )
                 if self._is_ahead(known, listed):
-                    self._send(known)
+                    self._send(known, self.local)
                     return
                 self._fetch_listed(known, {name: each for name, each in listed.items() if _is_among(name, only)})
                 if not only:
@@ -325,25 +336,38 @@ class ObjectFolder:
 
     def _drop_others(self, known: dict[str, _File], listed: Mapping[str, Any]) -> None:
         """Remove files of the copy that are not at the address."""
-        for name in [*self._files(), *known]:
+        for name in [*self._files(self.local), *known]:
             if name not in listed:
                 (self.local / name).unlink(missing_ok=True)
                 known.pop(name, None)
 
     # Writing.
 
-    def send(self) -> None:
-        """Make what is at the address equal to the copy."""
-        with self._alone():
-            self._send(self._known())
+    def pin(self) -> Path:
+        """A folder with links to all files of the copy: they stay what they are, whatever is removed or replaced."""
+        pinned = self._place / f"pinned-{token_hex(4)}"
+        for name in self._files(self.local):
+            (pinned / name).parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                (pinned / name).hardlink_to(self.local / name)
+        return pinned
+
+    def send(self, pinned: Path | None = None) -> None:
+        """Make what is at the address equal to the copy, or to what was `pinned` of it."""
+        try:
+            with self._alone():
+                self._send(self._known(), pinned or self.local)
+        finally:
+            if pinned is not None:
+                shutil.rmtree(pinned, ignore_errors=True)
 
     def send_file(self, name: str) -> None:
         """Make one object equal to the file of the copy."""
         with self._alone():
-            self._send_one(name)
+            self._send_one(name, self.local)
 
-    def _send(self, known: dict[str, _File]) -> None:
-        files = self._files()
+    def _send(self, known: dict[str, _File], source: Path) -> None:
+        files = self._files(source)
         changed = [name for name, stat in files.items() if name not in known or known[name][:2] != stat]
         gone = [name for name in known if name not in files]
         documents = [name for name in changed if name in DOCUMENTS and (name != _LIVING or name not in known)]
@@ -354,7 +378,7 @@ class ObjectFolder:
         # A checkpoint, in a folder of its own, comes after what a run had logged until then.
         changed.sort(key=lambda name: (name in DOCUMENTS, "/" in name, name))
         for name in changed:
-            self._send_one(name)
+            self._send_one(name, source)
         self._remove(gone + ([_UNFINISHED] if documents else []))
         listed = self._listed() if changed else {}
         known.update({name: _File(*files[name], *listed.get(name, (-1, -1))) for name in changed})
@@ -362,8 +386,8 @@ class ObjectFolder:
             known.pop(name)
         self._write_known(known)
 
-    def _send_one(self, name: str) -> None:
-        with suppress(FileNotFoundError), (self.local / name).open("rb") as file:
+    def _send_one(self, name: str, source: Path) -> None:
+        with suppress(FileNotFoundError), (source / name).open("rb") as file:
             self._write_object(name, iter(partial(file.read, _PIECE), b""))
 
     def _write_object(self, name: str, pieces: Iterator[bytes]) -> None:
@@ -378,17 +402,17 @@ class ObjectFolder:
 
     # The copy.
 
-    def _files(self) -> dict[str, tuple[int, int]]:
-        """Size and time of writing of every file of the copy; unfinished and private ones are left out."""
+    def _files(self, folder: Path) -> dict[str, tuple[int, int]]:
+        """Size and time of writing of every file of a folder; unfinished and private ones are left out."""
         found = {}
-        for place, folders, names in os.walk(self.local):
+        for place, folders, names in os.walk(folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
                 path = Path(place) / name
                 if not name.startswith(".") and not path.is_symlink():
                     with suppress(FileNotFoundError):
                         stat = path.stat()
-                        found[path.relative_to(self.local).as_posix()] = stat.st_size, stat.st_mtime_ns
+                        found[path.relative_to(folder).as_posix()] = stat.st_size, stat.st_mtime_ns
         return found
 
     def _stat(self, name: str) -> tuple[int, int]:
@@ -411,7 +435,7 @@ class ObjectFolder:
         """Whether the copy has changed and what is at the address has not, since they were equal."""
         if not known or listed != {name: each[2:] for name, each in known.items()}:
             return False
-        files = self._files()
+        files = self._files(self.local)
         return _LIVING in files and files != {name: each[:2] for name, each in known.items()}
 
     def _is_written_here(self) -> bool:
@@ -539,7 +563,7 @@ def _dropped(place: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         folder = ObjectFolder.of(place)
-        if folder is None or {name: each[:2] for name, each in folder._known().items()} != folder._files():
+        if folder is None or {name: each[:2] for name, each in folder._known().items()} != folder._files(folder.local):
             return False
         shutil.rmtree(place, ignore_errors=True)
         return True

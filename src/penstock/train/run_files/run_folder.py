@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +30,7 @@ from penstock.graph.files import (
     writing,
 )
 from penstock.graph.new_folders import check_target, remove_unfinished, replace_folder
-from penstock.graph.object_folders import local_copy, new_copy, send, shown
+from penstock.graph.object_folders import local_copy, new_copy, send, send_later, shown
 from penstock.nn.user_module import user_module_location
 from penstock.train.job import JOB, Job, read_decided, stored_job, write_job
 from penstock.train.run_files.table_file import append_epoch, write_table_of
@@ -222,14 +222,16 @@ class RunFolder:
         next checkpoint is sent with everything before it, and at the end of the run all of it.
         """
         waiting = self._to_send
-        if shown(self.path) == str(self.path) or (waiting and not waiting.running() and not waiting.done()):
+        if waiting is not None and not waiting.running() and not waiting.done():
+            return
+        if (sending := send_later(self.path)) is None:
             return
         self._sender = self._sender or ThreadPoolExecutor(1, "send-checkpoints")
-        self._to_send = self._sender.submit(self._try_to_send)
+        self._to_send = self._sender.submit(self._try, sending)
 
-    def _try_to_send(self) -> None:
+    def _try(self, sending: Callable[[], None]) -> None:
         try:
-            send(self.path)
+            sending()
         except PenstockError as error:
             self.log(f"A checkpoint was not sent: {error}")
 
