@@ -248,3 +248,11 @@ def test_paths_are_shown_as_users_know_them(store, tmp_path):
     assert shown(tmp_path) == str(tmp_path)
     send(place)
     send(tmp_path)
+
+
+def test_machines_that_are_apart_need_a_folder_they_all_see(store, tmp_path):
+    community_graph(60).save(GRAPH)
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("machines: [{name: a, address: 127.0.0.1}]\nlauncher: environment\n")
+    with refused(f"unsupported-combination {RUN}"):
+        ps.train(GRAPH, run=RUN, epochs=1, cluster=str(cluster), **FEW)

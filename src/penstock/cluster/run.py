@@ -113,6 +113,12 @@ def _start(
     plan: Plan | None,
     given: Graph | None = None,
 ) -> RunFolder:
+    if job.run is not None and is_remote(job.run) and not LAUNCHER_FACTS[cluster.launcher].one_host:
+        raise PenstockError(
+            f"The tasks of several machines write the run's folder together, and {job.run} is an address: name a folder"
+            " that all of them see. Graph and parts may have addresses.",
+            code="unsupported-combination",
+        )
     _take_part(cluster)
     if plan is None:
         # Impossible settings are refused before the graph is partitioned.
