@@ -41,8 +41,11 @@ LONGEST = (
     *(place for group in COMPILING for place in group),
     "tests/train/",
     *ONE_AFTER_THE_OTHER,
+    "tests/service/test_queue_scheduling.py",
+    "tests/report/test_report_browser.py",
     "tests/cli/",
     "tests/test_",
+    "tests/service/",
 )
 """Where tests take longest. They begin first, so that no test process is left with much to do when others are done.
 Those with many processes wait for others to compile what each process would compile."""

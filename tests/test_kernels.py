@@ -2,6 +2,7 @@
 one version serves arrays that may be written and arrays that may not.
 """
 
+import fcntl
 import gc
 import itertools
 import os
@@ -13,11 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numba.core import types
 from numba.core.compiler import Flags
 from numba.core.errors import TypingError
 
 import penstock
 from penstock import kernels
+from penstock.graph import hashing
 
 TRANSPOSE = """
 import numpy as np
@@ -208,3 +211,32 @@ def test_versions_for_kernels_and_for_python_are_kept_apart(tmp_path):
     assert ".called" in index.name
     assert counted("python") == "[1, 0, 0, 0]"
     assert counted("kernel", "python") == "[0, 1, 0, 0]"
+
+
+def test_a_version_that_another_process_compiles_is_waited_for(tmp_path, monkeypatch):
+    """And is then found in the cache; nothing else is left there."""
+    monkeypatch.setattr(kernels, "kernel_folder", lambda: tmp_path)
+    ours, theirs = (kernels.njit(cache=True)(hashing.unit_draws.py_func) for _ in range(2))
+    path = kernels._lock_of(ours, (types.uint64, types.int64, types.int64))
+    held = [os.open(path, os.O_CREAT | os.O_RDWR)]
+    fcntl.flock(held[0], fcntl.LOCK_EX)
+
+    def meanwhile(seconds):
+        theirs(np.uint64(3), 5, 0)
+        os.close(held.pop())
+
+    monkeypatch.setattr(kernels.time, "sleep", meanwhile)
+    np.testing.assert_array_equal(ours(np.uint64(3), 5, 0), hashing.unit_draws(np.uint64(3), 5, 0))
+    assert not held and not ours.stats.cache_misses and sum(ours.stats.cache_hits.values()) == 1
+    assert theirs.stats.cache_misses and not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_process_that_stands_still_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels, "kernel_folder", lambda: tmp_path)
+    monkeypatch.setattr(kernels, "_LONGEST_COMPILATION_S", 0.0)
+    ours = kernels.njit(cache=True)(hashing.unit_draws.py_func)
+    file = os.open(kernels._lock_of(ours, (types.uint64, types.int64, types.int64)), os.O_CREAT | os.O_RDWR)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    ours(np.uint64(3), 5, 0)
+    assert ours.stats.cache_misses
+    os.close(file)

@@ -1,7 +1,6 @@
 """Entries that installed packages offer to registries: used by their names, imported when used, named when broken."""
 
 import os
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -9,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from forks import run_forked
 from in_process import command
 from penstock import registry
 from penstock.graph.tasks import TASK_FACTS
@@ -18,7 +18,7 @@ from penstock.partition.methods import METHODS
 from penstock.service import POLICIES
 from penstock.train.job import make_job
 from refusals import refused
-from training_graphs import PENSTOCK, SMALL, community_graph
+from training_graphs import SMALL, community_graph
 
 TESTS = Path(__file__).parent
 CODE = """
@@ -137,16 +137,20 @@ def install(folder, name, points):
     (info / "entry_points.txt").write_text(points)
 
 
+def started(installed, program):
+    """The end of a program that finds the installed distribution as any other."""
+    found = list(map(str, (installed, TESTS / "nn", TESTS / "sampling")))
+    return run_forked(["python", f"import sys\nsys.path[:0] = {found!r}\n{program}"], cwd=installed)
+
+
 def test_a_command_trains_with_them(installed, tmp_path):
-    """In a process of its own, which finds the package as any other."""
+    """In a process of its own."""
     community_graph(80).save(tmp_path / "graph")
     few = ["--fanouts", "3,2", "--hidden", "8", "--epochs", "1", "--threads", "1", "--device", "cpu"]
     own = ["--model", "averaging", "--sampler", "first", "--callbacks", "count"]
     given = ["train", "--graph", tmp_path / "graph", "--run", tmp_path / "run", *few, *own]
-    paths = os.pathsep.join(map(str, (installed, TESTS / "nn", TESTS / "sampling", *sys.path)))
-    done = subprocess.run(
-        [*PENSTOCK, *map(str, given)], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
-    )
+    words = ["penstock", *map(str, given)]
+    done = started(installed, f"from penstock.cli import main\nsys.argv = {words!r}\nmain()")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "counted").read_text() == "1"
     job = (tmp_path / "run" / "job.yaml").read_text()
@@ -193,25 +197,9 @@ def test_every_registry_has_a_group(tmp_path, monkeypatch):
 
 def test_an_author_runs_the_checks_that_ship(installed):
     (installed / "test_valve.py").write_text(OWN_TESTS)
-    paths = os.pathsep.join(map(str, (installed, TESTS / "nn", TESTS / "sampling", *sys.path)))
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-c",
-            "/dev/null",
-            installed / "test_valve.py",
-        ],
-        cwd=installed,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
-    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, str(installed / "test_valve.py")]
+    done = started(installed, f"import pytest\nsys.exit(pytest.main({words!r}))")
+    assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout, done.stdout
     assert "120 vertices have (3,) parts" in done.stdout
 
 

@@ -4,9 +4,11 @@ kept under a key made from the sources.
 Numba by itself keeps compiled kernels beside each source file, so every checkout and virtual environment compiles them
 again, and a kernel is not compiled anew when a kernel or constant that it takes from another file changes.
 Here a module's kernels are kept in the user's cache folder, under a digest of its source and of every source of
-Penstock that it imports, directly or not. Checkouts with the same sources share them.
+Penstock that it imports, directly or not. Checkouts with the same sources share them. Of processes that want the same
+version at the same time, as the workers of a run do, one compiles it.
 """
 
+import fcntl
 import functools
 import gc
 import hashlib
@@ -15,7 +17,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +37,7 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _KEPT_SECONDS = 30 * 24 * 3600
+_LONGEST_COMPILATION_S = 120.0
 
 _types: Any = types
 _signatures: Any = sigutils
@@ -84,7 +88,8 @@ class KernelDispatcher(CPUDispatcher):
         with global_compiler_lock:
             given, _ = _signatures.normalize_signature(sig)
             read = tuple(kind if self._is_written(k) else _read_only(kind) for k, kind in enumerate(given))
-            entry = super().compile(read)
+            with _compiled_by_one_process(self, read):
+                entry = super().compile(read)
             if read != given:
                 # The next call finds the same machine code by the types that it passes.
                 self._insert([kind._code for kind in given], entry, False)  # type: ignore[attr-defined]
@@ -95,7 +100,8 @@ class KernelDispatcher(CPUDispatcher):
         pysig, args = self.fold_argument_types(args, kws)
         passed = tuple(_passed(kind, self._is_written(k)) for k, kind in enumerate(args))
         if passed not in self.overloads and passed not in self._called.overloads:
-            self._called.compile(passed)
+            with _compiled_by_one_process(self._called, passed):
+                self._called.compile(passed)
         name = self.py_func.__name__
         return _templates.make_concrete_template(name, name, [self._result(passed).signature]), pysig, passed, {}
 
@@ -124,6 +130,63 @@ class KernelDispatcher(CPUDispatcher):
 
     def _result(self, kinds: tuple[Any, ...]) -> Any:
         return self.overloads.get(kinds) or self._called.overloads[kinds]
+
+
+_compiled_here = set[Path]()
+"""Locks of versions that this process compiles now: a kernel may be met again while it is compiled."""
+
+
+@contextmanager
+def _compiled_by_one_process(kernel: Any, kinds: tuple[Any, ...]) -> Iterator[None]:
+    """Others that want this version wait meanwhile, and then find it in the cache.
+
+    A process that has ended holds no lock. One that was stopped is not waited for much longer than compiling takes; nor
+    does anybody wait where files cannot be locked: the version is then compiled more than once, as without a cache.
+    """
+    path = _lock_of(kernel, kinds)
+    if path is None or path in _compiled_here:
+        yield
+        return
+    try:
+        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError:
+        yield
+        return
+    _compiled_here.add(path)
+    try:
+        end = time.monotonic() + _LONGEST_COMPILATION_S
+        while _is_locked_by_another(file) and time.monotonic() < end:
+            time.sleep(0.02)
+        yield
+        path.unlink(missing_ok=True)
+    finally:
+        _compiled_here.discard(path)
+        os.close(file)
+
+
+def _lock_of(kernel: Any, kinds: tuple[Any, ...]) -> Path | None:
+    """The file that is locked while a version is compiled; None if it is compiled already, or will not be kept."""
+    cache = kernel._cache
+    if kinds in kernel.overloads or not isinstance(cache, FunctionCache):
+        return None
+    kept: Any = cache
+    try:
+        known = kept._index_key(kinds, kernel.targetctx.codegen()) in kept._cache_file._load_index()
+    except OSError:
+        return None
+    version = hashlib.sha256(repr(kinds).encode()).hexdigest()[:16]
+    return None if known else Path(kept._cache_file._index_path).with_suffix(f".{version}.lock")
+
+
+def _is_locked_by_another(file: int) -> bool:
+    """Try to lock a file: whether another process has done so. Some file systems have no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _read_only(kind: Any) -> Any:

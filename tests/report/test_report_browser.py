@@ -111,6 +111,13 @@ def test_it_can_be_seen(page, tmp_path):
 
 
 SIZES = (400, 1100, 1600)
+EVERY_LOOK = [(width, dark, opened) for width in SIZES for dark in (False, True) for opened in (False, True)]
+"""Widths in pixels, light and dark, with details closed and opened."""
+LOOKS = [look for look in EVERY_LOOK if (SIZES.index(look[0]) + sum(look[1:])) % 2 == 0]
+"""Half of them: each width is seen light and dark, closed and opened, and each scheme closed and opened."""
+SEVERAL_LOOKS = pytest.mark.parametrize(
+    "looks", [pytest.param(LOOKS, id="pairs"), pytest.param(EVERY_LOOK, id="all", marks=pytest.mark.long)]
+)
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 MODULE = """
 import torch
@@ -219,30 +226,30 @@ def window(tmp_path_factory):
         yield started
 
 
-def look_at(window, page):
-    """Faults of the page's layout at every width, light and dark, closed and with everything opened."""
+def look_at(window, page, looks):
+    """Faults of the page's layout at widths, light and dark, closed and with everything opened."""
     window.problems.clear()
     window.open(page.as_uri())
     window.wait_for("document.documentElement.dataset.ready")
     found = []
-    for width in SIZES:
-        for dark in (False, True):
-            for opened in ("false", "true"):
-                window.resize(width, 900, dark)
-                window.get(f"document.querySelectorAll('details').forEach((each) => {{ each.open = {opened}; }})")
-                window.get("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-                faults = window.layout_faults()
-                found += [f"{width} px, {'dark' if dark else 'light'}, opened {opened}: {fault}" for fault in faults]
+    for width, dark, opened in looks:
+        window.resize(width, 900, dark)
+        window.get(f"document.querySelectorAll('details').forEach((each) => {{ each.open = {json.dumps(opened)}; }})")
+        window.get("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        faults = window.layout_faults()
+        found += [f"{width} px, {'dark' if dark else 'light'}, opened {opened}: {fault}" for fault in faults]
     assert window.problems == []
     window.open("about:blank#")
     return found
 
 
+@SEVERAL_LOOKS
 @pytest.mark.parametrize("make", RUNS, ids=lambda make: make.__name__)
-def test_a_report_of_every_kind_has_no_fault_of_layout(window, tmp_path, make):
-    assert look_at(window, write_report(make(tmp_path / "a-run"), job_defaults())) == []
+def test_a_report_of_every_kind_has_no_fault_of_layout(window, tmp_path, make, looks):
+    assert look_at(window, write_report(make(tmp_path / "a-run"), job_defaults()), looks) == []
 
 
+@SEVERAL_LOOKS
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -255,18 +262,19 @@ def test_a_report_of_every_kind_has_no_fault_of_layout(window, tmp_path, make):
     ],
     ids=("gantt", "language-model", "shop", "sweep", "queue-simulation", "paths"),
 )  # fmt: skip
-def test_the_pages_of_simulations_have_no_fault_of_layout(window, tmp_path, monkeypatch, arguments):
+def test_the_pages_of_simulations_have_no_fault_of_layout(window, tmp_path, monkeypatch, arguments, looks):
     monkeypatch.setattr(sys, "argv", ["penstock", *map(str, arguments), str(tmp_path / "page.html")])
     forget_commands()
     assert run_command() == 0
-    assert look_at(window, tmp_path / "page.html") == []
+    assert look_at(window, tmp_path / "page.html", looks) == []
 
 
+@SEVERAL_LOOKS
 @pytest.mark.parametrize("make", [community_graph, typed_graph])
-def test_explanations_have_no_fault_of_layout(window, tmp_path, make):
+def test_explanations_have_no_fault_of_layout(window, tmp_path, make, looks):
     run = trained(make(), tmp_path / "run", epochs=1)
     page = ps.explain(run, vertex=17, steps=30).page(tmp_path / "page.html")
-    assert look_at(window, page) == []
+    assert look_at(window, page, looks) == []
 
 
 FAULTY = """<!doctype html><meta name="viewport" content="width=device-width, initial-scale=1">

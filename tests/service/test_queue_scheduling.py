@@ -13,6 +13,7 @@ import torch
 from penstock.service import admission
 from penstock.service.records import FINAL
 from penstock.service.scheduler import newest_step
+from penstock.service.workers import warm
 from penstock.service.workers.pool import ProcessName, TaskProcess, WarmPool
 from queue_parts import make_parts
 from refusals import check_refusal, refused
@@ -156,19 +157,34 @@ def test_a_job_that_no_machine_could_hold_fails_at_once_and_keeps_nobody_waiting
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts the threads of a process in /proc")
-def test_the_process_that_forks_has_one_thread():
-    """A fork of one with several may wait for ever for what another thread had locked; Python 3.12 warns of it."""
+def test_the_process_that_forks_has_one_thread(parts, graph):
+    """A fork of one with several may wait for ever for what another thread had locked; Python 3.12 warns of it.
+
+    Two programs: that of these tests, and one whose user has set how many threads there are to be.
+    """
+    ended(parts, submitted(parts, graph, **QUICK))
+    assert len([*Path(f"/proc/{parts.pool._program.pid}/task").iterdir()]) == 1
     script = "from penstock.service.workers import warm; warm.import_everything(); import os, torch; print("
     script += "len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'), torch.get_num_threads())"
-    for given in (None, "7"):
-        own = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-        environment = own if given is None else {**own, "OPENBLAS_NUM_THREADS": given}
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", script], env=environment, capture_output=True, text=True, check=True
-        )
-        threads, kept, of_torch = done.stdout.split()
-        assert (threads, kept) == ("1", str(given))
-        assert int(of_torch) == torch.get_num_threads()
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    threads, kept, of_torch = done.stdout.split()
+    assert (threads, kept) == ("1", "7")
+    assert int(of_torch) == torch.get_num_threads()
+
+
+def test_settings_that_nobody_has_made_are_left_as_they_were(monkeypatch):
+    """Libraries are loaded under settings of their own, of which later forks see nothing."""
+    for name in warm._WITHOUT_THREADS:
+        monkeypatch.delenv(name, raising=False)
+    with warm._libraries_start_no_threads():
+        assert all(os.environ[name] == value for name, value in warm._WITHOUT_THREADS.items())
+    assert not any(name in os.environ for name in warm._WITHOUT_THREADS)
 
 
 def test_a_job_that_is_killed_goes_on_from_its_checkpoint(parts, graph, undisturbed):

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import time
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -11,11 +13,13 @@ from cluster_runs import (
     JOB,
     MARK,
     assert_same_losses,
+    at_report_of_epoch,
     cluster_file,
     disturbed_run,
     in_parts,
     machines,
     marked_processes,
+    recorded_starts,
     result_of,
     run_on,
 )
@@ -61,21 +65,30 @@ def whole(place):
 
 
 @pytest.mark.parametrize(
-    "task",
+    "victims",
     [
-        "store-m1",
-        "server-0",
-        "worker-0",
-        pytest.param("sampler-0-0", marks=pytest.mark.long),
-        pytest.param("worker-1", marks=pytest.mark.long),
+        {1: "store-m1", 3: "server-0", 5: "worker-0"},
+        *(pytest.param({3: task}, marks=pytest.mark.long) for task in ("store-m1", "server-0", "worker-0")),
+        *(pytest.param({3: task}, marks=pytest.mark.long) for task in ("sampler-0-0", "worker-1")),
     ],
+    ids=lambda victims: "+".join(victims.values()),
 )
-def test_killed_task_is_replaced(place, whole, tmp_path, task):
+def test_killed_task_is_replaced(place, whole, tmp_path, victims):
+    """Each of them after an epoch of its own."""
     _, graph, clusters = place
-    run = disturbed_run(task, 3, clusters["all"], graph, tmp_path / "run", **LONG)
-    (recovery,) = result_of(run.path)["recoveries"]
-    assert recovery["task"] == task and recovery["cause"] == "signal 9"
-    assert {each["id"]: each["restarts"] for each in result_of(run.path)["tasks"]}[task] == 1
+
+    def kill(task):
+        os.kill(handles[task].pid, signal.SIGKILL)
+
+    with recorded_starts() as handles, ExitStack() as stack:
+        for epoch, task in victims.items():
+            stack.enter_context(at_report_of_epoch(epoch, partial(kill, task)))
+        run = run_on(clusters["all"], graph, tmp_path / "run", **LONG)
+    recoveries = result_of(run.path)["recoveries"]
+    assert {each["task"]: each["cause"] for each in recoveries} == dict.fromkeys(victims.values(), "signal 9")
+    assert len(recoveries) == len(victims)
+    restarts = {each["id"]: each["restarts"] for each in result_of(run.path)["tasks"]}
+    assert {task: count for task, count in restarts.items() if count} == dict.fromkeys(victims.values(), 1)
     assert_ended_like(run.path, whole["all"])
 
 

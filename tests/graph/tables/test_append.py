@@ -1,7 +1,9 @@
 """Segments: tables appended to a graph, whose vertices keep their numbers."""
 
 import errno
+import functools
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ USERS, ITEMS, FOLLOWS, BUYS = (90, 120, 150), (20, 20, 25), (500, 620, 760), (20
 """Rows of the tables after the import and after each of two appends."""
 
 
+@functools.cache
 def rows_of(kind):
     """All rows of a table; each only names vertices that the tables before it have."""
     rng = np.random.default_rng(7)
@@ -81,13 +84,37 @@ def write_tables(place, first, last, spec=SPEC):
     return place / "spec.yaml"
 
 
-@pytest.fixture
-def grown(tmp_path):
-    """A graph with two segments, and the graph of all rows at once."""
-    graph = import_tables(write_tables(tmp_path / "0", 0, 1), tmp_path / "graph").path
+@pytest.fixture(scope="module")
+def imported_once(tmp_path_factory):
+    """The tables of the first step and the graph that they make."""
+    place = tmp_path_factory.mktemp("imported")
+    import_tables(write_tables(place / "0", 0, 1), place / "graph")
+    return place
+
+
+@pytest.fixture(scope="module")
+def grown_once(imported_once, tmp_path_factory):
+    """The same with two segments, and the graph of all rows at once."""
+    place = tmp_path_factory.mktemp("grown")
+    shutil.copytree(imported_once, place, dirs_exist_ok=True)
     for step in (1, 2):
-        append_tables(graph, write_tables(tmp_path / str(step), step, step + 1))
-    return graph, import_tables(write_tables(tmp_path / "all", 0, 3), tmp_path / "whole").path
+        append_tables(place / "graph", write_tables(place / str(step), step, step + 1))
+    import_tables(write_tables(place / "all", 0, 3), place / "whole")
+    return place
+
+
+@pytest.fixture
+def imported(imported_once, tmp_path):
+    """The graph of the first step, for this test alone."""
+    shutil.copytree(imported_once, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "graph"
+
+
+@pytest.fixture
+def grown(grown_once, tmp_path):
+    """A graph with two segments and the graph of all rows at once, for this test alone, with all tables beside them."""
+    shutil.copytree(grown_once, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "graph", tmp_path / "whole"
 
 
 def same_arrays(graph, other):
@@ -186,10 +213,10 @@ class Killed(BaseException):
     "function, calls",
     [("_write_merged", 2), ("write_held_out", 1), ("append_rows", 1), ("append_rows", 4), ("replace_whole", 2)],
 )
-def test_a_kill_leaves_the_graph_as_it_was(function, calls, grown, tmp_path, monkeypatch):
+def test_a_kill_leaves_the_graph_as_it_was(function, calls, imported_once, grown, tmp_path, monkeypatch):
     graph, left, done = tmp_path / "again", iter(range(1, calls)), getattr(segments, function)
-    import_tables(tmp_path / "0" / "spec.yaml", graph)
-    import_tables(tmp_path / "0" / "spec.yaml", tmp_path / "copy")
+    for copy in (graph, tmp_path / "copy"):
+        shutil.copytree(imported_once / "graph", copy)
 
     def killed(*given, **more):
         if next(left, None) is None:
@@ -257,8 +284,8 @@ def test_columns_are_standardised_as_in_the_import(tmp_path):
     np.testing.assert_allclose(Graph.open(graph).nodes["user"].x[:, 0], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_commands_say_what_was_added(tmp_path, monkeypatch, capsys):
-    graph = import_tables(write_tables(tmp_path / "0", 0, 1), tmp_path / "graph").path
+def test_commands_say_what_was_added(imported, tmp_path, monkeypatch, capsys):
+    graph = imported
     said = answer(monkeypatch, capsys, "data", "append", graph, "--with", write_tables(tmp_path / "1", 1, 2))
     assert said["segment"] == "1" and said["nodes"] == {"user": 30}
     (segment,) = answer(monkeypatch, capsys, "data", "inspect", graph)["segments"]
@@ -290,8 +317,7 @@ def _new_word(rows):
         ({"type": "person"}, "unknown-name person"),
     ],
 )
-def test_bad_tables_are_refused_and_nothing_is_added(change, said, tmp_path):
-    graph = import_tables(write_tables(tmp_path / "0", 0, 1), tmp_path / "graph").path
+def test_bad_tables_are_refused_and_nothing_is_added(change, said, imported, tmp_path):
     spec = yaml.safe_load(yaml.safe_dump(SPEC))
     if isinstance(change, dict):
         spec["nodes"][0] = {name: value for name, value in {**spec["nodes"][0], **change}.items() if value}
@@ -303,7 +329,7 @@ def test_bad_tables_are_refused_and_nothing_is_added(change, said, tmp_path):
         change(rows)
         for name, text in rows.items():
             (path.parent / name).write_text(text)
-    files = files_below(graph)
+    files = files_below(imported)
     with refused(said):
-        append_tables(graph, path)
-    assert files_below(graph) == files
+        append_tables(imported, path)
+    assert files_below(imported) == files

@@ -250,7 +250,7 @@ def watch():
 
 threading.Thread(target=watch).start()
 try:
-    import_tables(sys.argv[1], sys.argv[2], memory_gb=float(sys.argv[3]) or None)
+    import_tables(sys.argv[1], sys.argv[2], memory_gb=float(sys.argv[3]))
 finally:
     over.set()
 print(peak[0])
@@ -275,6 +275,6 @@ def test_anonymous_memory_stays_within_the_bound(bench: Workbench) -> None:
             writer.write_table(pa.table([*ends, pa.array(rng.integers(0, 99, 500_000))], schema=schema))
     spec = bench.spec([USERS], [{**FOLLOWS, "time": "t"}])
     within = _peak_mb(spec, bench.out, 0.45)
-    without = _peak_mb(spec, bench.folder / "unbounded", 0)
+    import_tables(spec, bench.folder / "unbounded")
     assert _digests(bench.out) == _digests(bench.folder / "unbounded")
-    assert within * (1 << 20) < 0.45e9, (within, without)
+    assert within * (1 << 20) < 0.45e9
