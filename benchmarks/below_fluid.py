@@ -36,7 +36,6 @@ from penstock.simulate.workload_builder import WorkloadBuilder
 PAYLOAD, PACKET, HEADER = 1448, 1514, 1500
 """Bytes of a packet: for the program, on the wire, and as IP counts them."""
 PATIENCE_S = 60.0
-CONGESTION = b"reno"
 
 
 def main() -> int:
@@ -80,9 +79,9 @@ def _single(
     bed: Sequence[Host], address: str, where: str, hop_us: float, hops: int, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     for size in options.sizes:
-        took = [timed([Sent(*bed, address, size)], fresh=True)[0] for _ in range(options.rounds)]
+        took = [timed([Sent(*bed, address, size)], True, options.congestion)[0] for _ in range(options.rounds)]
         network = _star(2, options.rate, TransportOptions(hop_us=hop_us * hops / 2, packet_bytes=PAYLOAD))
-        fluid, known = (_predicted(each, [(0, 1)], size)[0] for each in (_as_fluid(network), network))
+        fluid, known = (_predicted(each, [(0, 1)], size)[0] for each in (network.as_fluid(), network))
         yield _row("single", f"{where}, {size / 1e3:g} kB", fluid, known, statistics.median(took))
 
 
@@ -96,7 +95,7 @@ def incasts(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             for size in options.blocks:
                 for count in options.senders:
                     flows = [Sent(bed[k + 1], bed[0], bed[0].address, size) for k in range(count)]
-                    took = [timed(flows, fresh=False) for _ in range(options.rounds)]
+                    took = [timed(flows, False, options.congestion) for _ in range(options.rounds)]
                     network = _star(
                         count + 1,
                         options.rate,
@@ -115,7 +114,7 @@ def permutations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with two_racks(count, options.rate, lanes) as bed:
         for size in options.shuffled:
             flows = [Sent(bed[k], bed[count + k], bed[count + k].address, size) for k in range(count)]
-            took = [timed(flows, fresh=True) for _ in range(2 * options.rounds)]
+            took = [timed(flows, True, options.congestion) for _ in range(2 * options.rounds)]
             transport = TransportOptions(hop_us=options.base_us / 6, packet_bytes=PAYLOAD, uplinks=lanes)
             rates = [_goodput(options.rate)] * (2 * count)
             network = racks([0] * count + [1] * count, rates, rates, count / lanes, transport=transport)
@@ -128,7 +127,7 @@ def _over_rounds(
 ) -> Iterator[dict[str, Any]]:
     """Median and 95th percentile of the last flow's end."""
     last = [max(each) for each in took]
-    fluid = max(_predicted(_as_fluid(network), ends, size))
+    fluid = max(_predicted(network.as_fluid(), ends, size))
     known = [max(_predicted(each, ends, size)) for each in hashed_again(network)]
     for name, level in (("median", 0.5), ("p95", 0.95)):
         found, measured = (float(np.quantile(each, level, method="higher")) for each in (known, last))
@@ -171,15 +170,6 @@ def _star(count: int, rate_mbit: float, transport: TransportOptions) -> Network:
     return racks([0] * count, rates, rates, transport=transport)
 
 
-def _as_fluid(network: Network) -> Network:
-    """The same links without what is below the fluid."""
-    size = len(network.machines)
-    links = len(network.capacities) if network.lanes is None else len(network.lanes)
-    return Network(
-        network.machines, network.link_names[:links], network.capacities[:links], network.path_starts, network.path_links
-    )
-
-
 def _predicted(network: Network, ends: list[tuple[int, int]], size: int) -> list[float]:
     """Seconds of flows that begin together between these machines."""
     building = WorkloadBuilder()
@@ -194,19 +184,19 @@ def _predicted(network: Network, ends: list[tuple[int, int]], size: int) -> list
 # Measurements: one thread sends and receives for all, so that no thread waits for another.
 
 
-def timed(flows: Sequence[Sent], fresh: bool) -> list[float]:
+def timed(flows: Sequence[Sent], fresh: bool, congestion: str = "cubic") -> list[float]:
     """Seconds of flows that begin together: over `fresh` connections, or over open ones that have not sent yet."""
     with ExitStack() as opened:
         senders, receivers = list[socket.socket](), list[socket.socket]()
         listening = list[socket.socket]()
         for flow in flows:
             with flow.target.entered():
-                listener = opened.enter_context(_socket())
+                listener = opened.enter_context(_socket(congestion))
             listener.bind((flow.address, 0))
             listener.listen(1)
             listener.setblocking(False)
             with flow.source.entered():
-                sender = opened.enter_context(_socket())
+                sender = opened.enter_context(_socket(congestion))
             sender.setsockopt(socket.SOL_SOCKET, _SNDBUFFORCE, 2 * flow.size + (1 << 20))
             listening.append(listener)
             senders.append(sender)
@@ -233,9 +223,9 @@ _SNDBUFFORCE, _RCVBUFFORCE = 32, 33
 _SETTLED_S = 0.02
 
 
-def _socket() -> socket.socket:
+def _socket(congestion: str) -> socket.socket:
     found = socket.socket()
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     found.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, 8 << 20)
     return found
@@ -289,6 +279,7 @@ def _options() -> argparse.Namespace:
     }
     parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s of every link")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--congestion", choices=["cubic", "reno"], default="cubic")
     parser.add_argument("--base-us", type=float, default=100.0, help="round trip of an idle switch, in microseconds")
     parser.add_argument("--delays-ms", type=_floats, default=[2.5, 10.0], help="one way, of the relayed links")
     for name, default in numbers.items():

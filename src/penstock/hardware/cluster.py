@@ -51,15 +51,19 @@ class Background(StrictDocument):
     """What other tenants of a machine keep busy."""
 
     cores: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    nic_gbps: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Gbit/s of its link, each way")
+    gbps: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Gbit/s of its link, each way")
 
     def check(self, machine: str, cores: float | None, nic_gbps: float | None) -> None:
         """Refuse tenants that leave nothing of a machine, or of what is not known."""
-        for name, taken, there in (("cores", self.cores, cores), ("nic_gbps", self.nic_gbps, nic_gbps)):
+        found = (("cores", self.cores, "cores", cores), ("gbps", self.gbps, "nic_gbps", nic_gbps))
+        for name, taken, whole, there in found:
             if taken and there is None:
-                raise ValueError(f"machine {machine} has background {name} but no {name} of its own; give them")
+                raise ValueError(f"machine {machine} has background.{name} but no {whole}; say what it has")
             if there is not None and taken >= there:
-                raise ValueError(f"machine {machine} has {there:g} {name} and background {taken:g}; leave it some")
+                raise ValueError(
+                    f"machine {machine} has {whole}: {there:g}, of which background.{name}: {taken:g} leaves nothing;"
+                    " give less"
+                )
 
 
 class TransportOptions(StrictDocument):

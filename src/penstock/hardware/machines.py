@@ -69,6 +69,12 @@ class Network:
         pair = source * len(self.machines) + target
         return self.path_links[self.path_starts[pair] : self.path_starts[pair + 1]]
 
+    def as_fluid(self) -> "Network":
+        """The same network without a transport and without links that flows are hashed onto."""
+        links = len(self.capacities) if self.lanes is None else len(self.lanes)
+        names, capacities = self.link_names[:links], self.capacities[:links]
+        return replace(self, link_names=names, capacities=capacities, transport=None, lanes=None)
+
     @property
     def pieces(self) -> Array:
         """Into how many pieces each link counts a flow, float64 [L]: hashed flows cross some links with a part."""
@@ -278,6 +284,7 @@ class Machines:
 
 def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
     """The machines of a cluster file; a link without a rate gets the profile's measured one (bytes/s)."""
+    tenants = [machine.background for machine in cluster.machines]
     return Machines(
         names=tuple(machine.name for machine in cluster.machines),
         capacities={
@@ -290,15 +297,15 @@ def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
         speeds=tuple(machine.speed for machine in cluster.machines),
         oversubscription=cluster.oversubscription,
         transport=cluster.transport,
-        taken=_taken([machine.background for machine in cluster.machines], "nic_gbps", _BYTES),
+        taken=tuple(each * _BYTES for each in taken_of(tenants, "gbps")),
         taken_up={rack: gbps * _BYTES for rack, gbps in cluster.uplink_background_gbps.items()},
-        taken_cores=_taken([machine.background for machine in cluster.machines], "cores", 1.0),
+        taken_cores=taken_of(tenants, "cores"),
     )
 
 
-def _taken(tenants: Sequence[Background | None], name: str, unit: float) -> tuple[float, ...]:
-    """What other tenants take of every machine; empty where they take nothing."""
-    found = tuple(0.0 if each is None else float(getattr(each, name)) * unit for each in tenants)
+def taken_of(tenants: Sequence[Background | None], name: str) -> tuple[float, ...]:
+    """What other tenants take of every machine, `cores` or `gbps`; empty where they take nothing."""
+    found = tuple(0.0 if each is None else float(getattr(each, name)) for each in tenants)
     return found if any(found) else ()
 
 

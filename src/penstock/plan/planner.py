@@ -29,7 +29,7 @@ from penstock.plan.changes import (
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
 from penstock.plan.placement import PLACEMENTS, Budget, PlacedUnits
-from penstock.plan.stragglers import SlowMachine, check_slow, epoch_p95, slow_changes
+from penstock.plan.stragglers import SlowMachine, check_slow, epoch_p95, network_changes, slow_changes
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.plan.workloads.entry import memory_over_time
 from penstock.progress import Progress
@@ -110,6 +110,7 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
         changes=changes,
         advice=transport_advice(sending),
         slow=slow,
+        network=network_changes(run, best, threads),
         search=Effort(
             steps=sum(trial.placed.steps for trial in trials),
             seconds=round(perf_counter() - began, 3),

@@ -29,8 +29,9 @@ _ALWAYS = 64
 HASHES = 32
 """Seeds over which results are said as median and 95th percentile."""
 WINDOW, ROUNDS, HANDSHAKES, TIMEOUT, BUFFER = range(5)
-_RISK, _SHARE = 0.5, 1.0
-"""Fitted in network namespaces (docs/measurements/simulation.md)."""
+_WINDOWS, _BEARABLE, _RISK = 2.0, 1.5, 0.03
+"""First windows that count for each flow into a port, times that they may exceed its room, and the risk of a timeout
+for each further time: fitted to 64 incasts in network namespaces (docs/measurements/simulation.md)."""
 
 
 def transport_of(network: Network, routes: Routes) -> Transport | None:
@@ -154,7 +155,7 @@ def flows_end(
             for at in range(paths[path].first + 1, paths[path].last):
                 link = path_links[at]
                 risk = max(risk, _risk(crowd[link], size, links[link].capacity * round_trip[path], terms))
-            delay += terms[TIMEOUT] if luck[instance] < risk else 0.0
+            delay += _stalled(took, risk, luck[instance], terms[TIMEOUT])
         # Read above for all that end now, so that each is part of the crowd.
         begun[instance] = delay if delay >= _LEAST * took else 0.0
     for k in range(first, stacked):
@@ -192,5 +193,18 @@ def _slow_start(size: float, took: float, round_trip: float, idle: float, terms:
 @inner
 def _risk(crowd: int, size: float, carried: float, terms: Array) -> float:
     """The probability that a flow into a port with so many under way waits for a timeout."""
-    excess = crowd * min(size, terms[WINDOW]) / (terms[BUFFER] + carried) - _SHARE
+    windows = crowd * min(size, _WINDOWS * terms[WINDOW])
+    excess = windows / (terms[BUFFER] + carried) - _BEARABLE
     return 1 - np.exp(-_RISK * excess) if excess > 0 and crowd > 1 else 0.0
+
+
+@inner
+def _stalled(took: float, risk: float, luck: float, timeout: float) -> float:
+    """Seconds that a flow's timeouts add: after each it is as likely to wait again.
+
+    It stalls halfway on average, and what it has left is sent quickly then, as the others are through.
+    """
+    if luck >= risk:
+        return 0.0
+    timeouts = np.floor(np.log(max(luck, 1e-12)) / np.log(risk))
+    return max(0.0, timeouts * timeout - took / 2)
