@@ -217,9 +217,9 @@ def _relay(one: int, other: int, delay_s: float) -> None:
 
 @contextmanager
 def two_racks(count: int, rate_mbit: float, lanes: int) -> Iterator[list[Host]]:
-    """Hosts in two racks of `count`, whose switches are joined by so many links of this rate that flows are hashed onto.
+    """Hosts in two racks of `count`, whose switches are joined by so many links of this rate.
 
-    The switches route; the kernel hashes the addresses and ports of a connection.
+    The switches route, and hash flows onto these links by the addresses and ports of a connection.
     """
     check_allowed()
     remove_leftovers()
@@ -255,7 +255,14 @@ def two_racks(count: int, rate_mbit: float, lanes: int) -> Iterator[list[Host]]:
             _ip("-n", host.namespace, "link", "set", DEVICE, "up")
             _ip("-n", host.namespace, "route", "add", "default", "via", f"10.81.{number}.1")
             ways = [("nexthop", "via", f"10.82.{lane}.{rack + 1}", "dev", f"lane{lane}") for lane in range(lanes)]
-            _ip("-n", switches[1 - rack], "route", "add", f"10.81.{number}.0/24", *(word for way in ways for word in way))
+            _ip(
+                "-n",
+                switches[1 - rack],
+                "route",
+                "add",
+                f"10.81.{number}.0/24",
+                *(word for way in ways for word in way),
+            )
             bound_ports(host, _UNBOUNDED)
             found.append(host)
         yield found

@@ -187,7 +187,18 @@ def _write(plan: "Plan", out: Path, timelines: Sequence[Path], notes: list[str],
 
 
 def _fields(plan: "Plan") -> dict[str, Any]:
-    whole = ("placement", "flows", "compared", "bottleneck", "changes", "slow", "network", "advice", "search", "scaled_from")
+    whole = (
+        "placement",
+        "flows",
+        "compared",
+        "bottleneck",
+        "changes",
+        "slow",
+        "network",
+        "advice",
+        "search",
+        "scaled_from",
+    )
     predicted = {"iteration_s", "epoch_s", "epoch_p95_s", "lower_bound_s", "placement_bound_s"}
     return plan.model_dump(include={**dict.fromkeys(whole, True), "predicted": predicted})
 

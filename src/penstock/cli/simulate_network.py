@@ -26,9 +26,9 @@ from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
 from penstock.simulate.scenario import Scenario, build_scenario, without_tenants
 from penstock.simulate.state import PRIORITY
 from penstock.simulate.timeline import bubble_fraction, coflow_times, exposed_seconds, step_seconds
-from penstock.simulate.transport import HASHES, hashed_again
 from penstock.simulate.traces import TRACE_POLICIES, TraceOutcome, simulate_trace
 from penstock.simulate.traces.trace import read_trace
+from penstock.simulate.transport import HASHES, hashed_again
 
 if TYPE_CHECKING:
     from penstock.plan.document import Plan

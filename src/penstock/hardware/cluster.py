@@ -81,7 +81,10 @@ class TransportOptions(StrictDocument):
         default=None, gt=0, le=1e9, description="10^3 bytes that wait at a port of a switch; none: as many as come"
     )
     timeout_ms: float = Field(
-        default=200.0, gt=0, le=1e6, description="the least wait for an answer; as long an idle path starts slowly again"
+        default=200.0,
+        gt=0,
+        le=1e6,
+        description="the least wait for an answer; as long an idle path starts slowly again",
     )
     uplinks: int = Field(default=1, ge=1, le=1024, description="links of equal cost that make up a rack's uplink")
     paths: int = Field(default=1, ge=1, le=4096, description="hashes that divide a flow over these links")

@@ -31,7 +31,7 @@ class Network:
     path_links: Array  # int32
     transport: TransportOptions | None = None  # None: flows are fluids
     lanes: Array | None = None
-    """int32 [B]: the first of the `transport.uplinks` equal-cost links that one of the first B links consists of, or -1.
+    """int32 [B]: the first of the `transport.uplinks` equal-cost links that each of the first B consists of, or -1.
 
     Flows are hashed onto these further links (`penstock.simulate.routes`); the paths here name only the first B.
     """
@@ -301,6 +301,31 @@ def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
         taken_up={rack: gbps * _BYTES for rack, gbps in cluster.uplink_background_gbps.items()},
         taken_cores=taken_of(tenants, "cores"),
     )
+
+
+_NOTICED = 0.1
+"""The share of a link by which a measured rate must be below it: headers and pauses take up to that."""
+
+
+def with_estimated_tenants(cluster: ClusterDocument, carried: Mapping[str, float]) -> tuple[ClusterDocument, list[str]]:
+    """The cluster with background load on links that `carried` less than described in a run (bytes/s), and notes on it.
+
+    A `background` in the cluster file stands. What a link carried only bounds what it can from below: a run that asked
+    for less looks the same as tenants.
+    """
+    machines, notes = list[Machine](), list[str]()
+    for machine in cluster.machines:
+        rate, nic = carried.get(machine.name, 0.0) / _BYTES, machine.nic_gbps
+        if machine.background is None and nic is not None and 0 < rate < (1 - _NOTICED) * nic:
+            machine = machine.model_copy(update={"background": Background(gbps=nic - rate)})
+            notes.append(
+                f"The link of {machine.name} carried at most {rate:.3g} of its {nic:g} Gbit/s in the profile's run: the"
+                " rest counts as other tenants'. If the run asked for no more, say so with background: {}."
+            )
+        elif carried and not rate and machine.background is None:
+            notes.append(f"The profile's run had no machine {machine.name}: whether others use its link is not known.")
+        machines.append(machine)
+    return cluster.model_copy(update={"machines": machines}), notes
 
 
 def taken_of(tenants: Sequence[Background | None], name: str) -> tuple[float, ...]:

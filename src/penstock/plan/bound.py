@@ -41,7 +41,9 @@ def cluster_bound(problem: PlacementProblem, amounts: Amounts) -> float:
     means = _means(amounts)
     load, fastest = problem.workload, np.full(problem.machines, problem.speeds.max())
     # On one machine flows take no time, and one that tasks have for themselves is no slower.
-    together = Simulator(load, replace(problem.network, free_cores=None), means, "fair", fastest).case(np.zeros(load.tasks, np.int32))
+    together = Simulator(load, replace(problem.network, free_cores=None), means, "fair", fastest).case(
+        np.zeros(load.tasks, np.int32)
+    )
     return max(slowest_cycle(together), _least_busy(problem, means.sizes[0]))
 
 

@@ -67,9 +67,7 @@ def hashed_again(network: Network) -> list[Network]:
     options = network.transport
     if options is None or (options.uplinks == 1 and options.buffer_kb is None):
         return []
-    return [
-        replace(network, transport=options.model_copy(update={"seed": options.seed + k})) for k in range(HASHES)
-    ]
+    return [replace(network, transport=options.model_copy(update={"seed": options.seed + k})) for k in range(HASHES)]
 
 
 def transport_state(transport: Transport | None, routes: Routes, flows: int) -> TransportState:
