@@ -160,7 +160,7 @@ def test_an_incast_waits_for_timeouts_by_its_seed():
 
 
 # The published limits of a packet simulator for a transport of credits (htsim, EQDS): 100 Gb/s, 1 µs a hop, packets of
-# 4,150 bytes, a window of 50, flows of 2 MB. Its fat tree of three tiers is a rack for each pod here, whose links to the
+# 4,150 bytes, a window of 50, flows of 2 MB. Of its fat tree of three tiers each pod is a rack here, whose links to the
 # four cores stand for two hops of 1 µs each.
 
 

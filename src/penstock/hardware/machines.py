@@ -317,7 +317,7 @@ def with_estimated_tenants(cluster: ClusterDocument, carried: Mapping[str, float
     for machine in cluster.machines:
         rate, nic = carried.get(machine.name, 0.0) / _BYTES, machine.nic_gbps
         if machine.background is None and nic is not None and 0 < rate < (1 - _NOTICED) * nic:
-            machine = machine.model_copy(update={"background": Background(gbps=nic - rate)})
+            machine = machine.model_copy(update={"background": Background(gbps=round(nic - rate, 6))})
             notes.append(
                 f"The link of {machine.name} carried at most {rate:.3g} of its {nic:g} Gbit/s in the profile's run: the"
                 " rest counts as other tenants'. If the run asked for no more, say so with background: {}."

@@ -127,13 +127,9 @@ def network_changes(run: Comparison, best: Trial, threads: int = 1) -> list[Chan
         return run.on(others).trial(best.placed, best.flows).iteration_s
 
     if transport is not None:
-        found.append(
-            _change("links as a fluid, without their transport", seconds(replace(machines, transport=None)), best)
-        )
-        seeds = [
-            partial(seconds, replace(machines, transport=each.transport)) for each in hashed_again(run.problem.network)
-        ]
-        ordered = sorted(in_threads(seeds, threads))
+        found.append(_change("links as a fluid", seconds(replace(machines, transport=None)), best))
+        hashed = (each.transport for each in hashed_again(run.problem.network))
+        ordered = sorted(in_threads([partial(seconds, replace(machines, transport=each)) for each in hashed], threads))
         for name, level in (("median", 0.5), ("95th percentile", P95)) if ordered else ():
             at = ordered[ceil(level * len(ordered)) - 1]
             found.append(_change(f"{len(ordered)} seeds of hashes and timeouts: {name}", at, best))
