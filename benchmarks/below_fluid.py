@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from hosts import Host, bound_ports, hosts, joined_by_relay, shown_on_hosts, two_racks
+from hosts import Host, bound_ports, hosts, joined_by_relay, shown_on_hosts, take_turns_first, two_racks
 from penstock.hardware.cluster import TransportOptions
 from penstock.hardware.machines import Network, racks
 from penstock.simulate import simulate
@@ -43,6 +43,7 @@ def main() -> int:
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    take_turns_first()
     rows = list[dict[str, Any]]()
     if "single" in options.parts:
         rows += singles(options)

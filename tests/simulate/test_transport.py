@@ -40,12 +40,11 @@ def taken(network, ends, size, policy="fair", iterations=1):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_one_new_connection_of_tcp_in_numbers(policy):
-    # 1 MB at 1 MB/s; 2 hops of 10 ms; packets of 10 kB, of which 2 are sent at first.
-    options = TransportOptions(hop_us=10_000, packet_bytes=10_000, window=2)
+    # 1 MB at 1 MB/s; 2 hops of 15 ms; packets of 10 kB, of which 2 are sent at first.
+    options = TransportOptions(hop_us=15_000, packet_bytes=10_000, window=2)
     network = racks([0, 0], [1e6] * 2, [1e6] * 2, transport=options)
     found = taken(network, [(0, 1)], 1e6, policy, iterations=2)
-    trip = 4 * 0.01 + 2 * 0.01
-    latency = 2 * 0.01 + 0.01
+    trip, latency = 4 * 0.015, 2 * 0.015 + 0.01
     # A handshake, then rounds of 20 and 40 kB that end before their answers: 60 ms of trip less 20 and less 40.
     slow = trip + (trip - 0.02) + (trip - 0.04)
     assert found.late.reshape(-1) == pytest.approx([latency + slow, latency])
@@ -53,9 +52,9 @@ def test_one_new_connection_of_tcp_in_numbers(policy):
 
 
 def test_credits_come_back_after_one_round_trip():
-    options = TransportOptions(kind="credit", hop_us=10_000, packet_bytes=10_000, window=2)
+    options = TransportOptions(kind="credit", hop_us=15_000, packet_bytes=10_000, window=2)
     network = racks([0, 0], [1e6] * 2, [1e6] * 2, transport=options)
-    assert taken(network, [(0, 1)], 1e6).late[0, 0] == pytest.approx(0.03 + 0.06 - 0.02)
+    assert taken(network, [(0, 1)], 1e6).late[0, 0] == pytest.approx(0.04 + 0.06 - 0.02)
 
 
 def test_a_path_that_was_idle_starts_slowly_again():

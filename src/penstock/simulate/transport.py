@@ -52,7 +52,7 @@ def transport_of(network: Network, routes: Routes) -> Transport | None:
     tcp = options.kind == "tcp"
     return Transport(
         latency=delay + packets - slowest,
-        round_trip=2 * delay + packets,
+        round_trip=2 * delay,
         window=float(options.window * options.packet_bytes),
         rounds=_ALWAYS if tcp else 1,
         handshakes=1.0 if tcp else 0.0,
