@@ -3,9 +3,8 @@
 
 from penstock.api.batches import loader
 from penstock.api.explanation import VertexExplanation, explain
-from penstock.api.forecast import memory, memory_of_job
 from penstock.api.outputs import infer
 from penstock.api.run_handle import Run
-from penstock.api.training import train
+from penstock.api.training import memory, memory_of_job, train
 
 __all__ = ["Run", "VertexExplanation", "explain", "infer", "loader", "memory", "memory_of_job", "train"]

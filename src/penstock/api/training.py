@@ -1,4 +1,4 @@
-"""`ps.train`: a job trained, here or on a cluster, with progress in a notebook or a terminal."""
+"""`ps.train`: a job trained, here or on a cluster, progress in a notebook or a terminal; `ps.memory`: forecasts."""
 
 import os
 import sys
@@ -15,14 +15,17 @@ from penstock.api.arguments import Functions, checked_model, opened_or_named, sp
 from penstock.api.arguments import opened as opened_graph
 from penstock.api.run_handle import Run
 from penstock.errors import PenstockError
+from penstock.formatting import parsed_bytes
 from penstock.graph.graph import Graph
 from penstock.plan.document import read_plan
 from penstock.progress import SILENT, Progress
 from penstock.report import write_report_or_note
+from penstock.store.device.shards import GpuGroup, shared_by_gpus
 from penstock.terminal_progress import shown_progress
 from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.internals import Internals
 from penstock.train.job import Job, changed_job
+from penstock.train.memory.forecast import MemoryForecast, fitting_forecast, forecast
 from penstock.train.run import carry_out_plan, continued_job, planned_job, resume_run, start_run
 from penstock.train.run_files.run_folder import CLUSTER, RunFolder
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
@@ -290,3 +293,47 @@ def _reported(
     run = Run(folder, graph, module, given=given)
     write_report_or_note(run.path, run.state, progress)
     return run
+
+
+# `ps.memory`: what a run would take of memory.
+
+
+def memory(
+    graph: Any = None,
+    model: torch.nn.Module | str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    gpus: int = 1,
+    job: Job | None = None,
+    **fields: Any,
+) -> MemoryForecast:
+    """What `train` with the same arguments would take of memory, on the device and on the host; nothing is trained.
+
+    `device="cuda"` needs no GPU here. `device_memory` is what the GPU has, in bytes or as "24GB"; where it is not
+    given, a GPU of this machine is asked, and without one everything is taken to fit. A job that is too large is
+    refused, with changes that would make it fit. `gpus` is how many GPUs of a host train together: the forecast is of
+    one of them.
+    """
+    module = checked_model(model)
+    if isinstance(device_memory, str):
+        device_memory = parsed_bytes(device_memory, "device_memory")
+    if isinstance(model, str):
+        fields["model"] = model
+    opened = opened_or_named(graph, fields)
+    return memory_of_job(changed_job(job, fields), opened, module, device_memory, gpus)[0]
+
+
+def memory_of_job(
+    job: Job,
+    graph: Graph | None = None,
+    module: torch.nn.Module | None = None,
+    device_memory: int | None = None,
+    gpus: int = 1,
+) -> tuple[MemoryForecast, int | None]:
+    """The forecast of a job for one of so many GPUs, and the memory that it was compared with, where that is known."""
+    if device_memory is None and job.device != "cpu" and torch.cuda.is_available():
+        device_memory = torch.cuda.mem_get_info()[1]
+    with shared_by_gpus(GpuGroup(gpus) if gpus > 1 else None):
+        if device_memory is None:
+            return forecast(job, graph, module=module), None
+        return fitting_forecast(job, graph, device_memory=device_memory, module=module), device_memory
