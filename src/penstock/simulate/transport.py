@@ -29,9 +29,10 @@ _ALWAYS = 64
 HASHES = 32
 """Seeds over which results are said as median and 95th percentile."""
 WINDOW, ROUNDS, HANDSHAKES, TIMEOUT, BUFFER = range(5)
-_WINDOWS, _BEARABLE, _RISK = 2.0, 1.5, 0.03
-"""First windows that count for each flow into a port, times that they may exceed its room, and the risk of a timeout
-for each further time: fitted to 64 incasts in network namespaces (docs/measurements/simulation.md)."""
+_WINDOWS, _BEARABLE, _RISK, _AGAIN = 2.0, 4.0, 0.05, 4
+"""First windows that count for each flow into a port, times that they may exceed its room, the risk of a timeout for
+each further time, and the power of that risk which is the risk of a second one: fitted to incasts in network namespaces
+(docs/measurements/simulation.md)."""
 
 
 def transport_of(network: Network, routes: Routes) -> Transport | None:
@@ -198,11 +199,11 @@ def _risk(crowd: int, size: float, carried: float, terms: Array) -> float:
 
 @inner
 def _stalled(took: float, risk: float, luck: float, timeout: float) -> float:
-    """Seconds that a flow's timeouts add: after each it is as likely to wait again.
+    """Seconds that a flow's timeouts add.
 
     It stalls halfway on average, and what it has left is sent quickly then, as the others are through.
     """
     if luck >= risk:
         return 0.0
-    timeouts = np.floor(np.log(max(luck, 1e-12)) / np.log(risk))
+    timeouts = 2 if luck < risk**_AGAIN else 1
     return max(0.0, timeouts * timeout - took / 2)
