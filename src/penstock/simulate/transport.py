@@ -20,12 +20,15 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.inline_kernels import inner
 from penstock.hardware.machines import Network
+from penstock.kernels import njit
 from penstock.simulate.state import AT_WORK, Routes, Transport, TransportState, push_task
 
 _LEAST = 0.01
 """The share of a flow's time below which its delay is left out."""
 _ALWAYS = 64
 """Rounds in which a window grows without end."""
+outlined = njit(nogil=True, cache=True, error_model="numpy")
+"""Kernels that are not copied into the engine's: most runs do not call them, and need not carry them."""
 HASHES = 32
 """Seeds over which results are said as median and 95th percentile."""
 WINDOW, ROUNDS, HANDSHAKES, TIMEOUT, BUFFER = range(5)
@@ -89,7 +92,7 @@ def transport_state(transport: Transport | None, routes: Routes, flows: int) -> 
     )
 
 
-@inner
+@outlined
 def flow_begins(
     now: float,
     instance: int,
@@ -113,7 +116,7 @@ def flow_begins(
         crowd[path_links[at]] += copies * path_copies[at]
 
 
-@inner
+@outlined
 def flows_end(
     now: float,
     first: int,
@@ -206,4 +209,4 @@ def _stalled(took: float, risk: float, luck: float, timeout: float) -> float:
     if luck >= risk:
         return 0.0
     timeouts = 2 if luck < risk**_AGAIN else 1
-    return max(0.0, timeouts * timeout - took / 2)
+    return float(max(0.0, timeouts * timeout - took / 2))
