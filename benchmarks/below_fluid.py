@@ -71,7 +71,7 @@ def singles(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             bound_ports(host, 4 << 20)
         yield from _single(bed, bed[1].address, "switch", options.base_us / 4, 2, options)
         for delay_ms in options.delays_ms:
-            with joined_by_relay(*bed, options.rate, delay_ms / 1e3) as (_, address):
+            with joined_by_relay(bed[0], bed[1], options.rate, delay_ms / 1e3) as (_, address):
                 hop_us = delay_ms * 1e3 + options.base_us / 2
                 yield from _single(bed, address, f"{2 * delay_ms:g} ms", hop_us, 1, options)
 
@@ -80,7 +80,9 @@ def _single(
     bed: Sequence[Host], address: str, where: str, hop_us: float, hops: int, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     for size in options.sizes:
-        took = [timed([Sent(*bed, address, size)], True, options.congestion)[0] for _ in range(options.rounds)]
+        took = [
+            timed([Sent(bed[0], bed[1], address, size)], True, options.congestion)[0] for _ in range(options.rounds)
+        ]
         network = _star(2, options.rate, TransportOptions(hop_us=hop_us * hops / 2, packet_bytes=PAYLOAD))
         fluid, known = (_predicted(each, [(0, 1)], size)[0] for each in (network.as_fluid(), network))
         yield _row("single", f"{where}, {size / 1e3:g} kB", fluid, known, statistics.median(took))
