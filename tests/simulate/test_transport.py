@@ -158,6 +158,22 @@ def test_an_incast_waits_for_timeouts_by_its_seed():
     assert max(taken(each, ends, 15e3).makespan for each in hashed_again(larger)) < fluid + 0.01
 
 
+def test_only_ports_of_switches_overflow_and_each_lane_has_its_own():
+    options = TransportOptions(hop_us=10, buffer_kb=16, timeout_ms=1000)
+    rates = [12.5e6] * 32
+    # 15 flows leave one machine; what waits there is not lost.
+    spread = racks([0] * 32, rates, rates, transport=options)
+    load, places = together([(0, k + 1) for k in range(15)], 15e3)
+    assert max(simulate(load, each, places).makespan for each in hashed_again(spread)) < 1
+    # 15 flows cross an uplink as wide as a machine's link: a port that overflows, and 15 that hardly do.
+    for lanes, paths, stalls in ((1, 1, True), (15, 1, False), (15, 8, False)):
+        transport = options.model_copy(update={"uplinks": lanes, "paths": paths})
+        network = racks([0] * 16 + [1] * 16, rates, rates, 16.0, transport=transport)
+        load, places = together([(k, 16 + k) for k in range(15)], 15e3)
+        times = [simulate(load, each, places).makespan for each in hashed_again(network)]
+        assert (np.median(times) > 1) == stalls
+
+
 # The published limits of a packet simulator for a transport of credits (htsim, EQDS): 100 Gb/s, 1 µs a hop, packets of
 # 4,150 bytes, a window of 50, flows of 2 MB. Of its fat tree of three tiers each pod is a rack here, whose links to the
 # four cores stand for two hops of 1 µs each.

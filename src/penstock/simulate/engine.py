@@ -108,7 +108,8 @@ def run(
     finishes, owner, changes = borrowed(record.ends), borrowed(record.owner), borrowed(record.changes)
     seconds, slowness, sizes = borrowed(seconds), borrowed(slowness), borrowed(sizes)
     latency, round_trip, laws = borrowed(transport.latency), borrowed(transport.round_trip), borrowed(transport.terms)
-    luck, begun, idle = borrowed(transport.luck), borrowed(transport.begun), borrowed(transport.idle)
+    ports, luck = borrowed(transport.ports), borrowed(transport.luck)
+    begun, idle = borrowed(transport.begun), borrowed(transport.idle)
     used, crowd, late = borrowed(transport.used), borrowed(transport.crowd), borrowed(record.late)
     if family != PRIORITY or rank.size == 1:
         # One group per path: a smaller tree is enough.
@@ -147,7 +148,7 @@ def run(
         _collect(
             family, now, shape.tasks, shape.flows, flow_path, flow_copies, weight, groups, flows, tree, links, paths,
             path_links, link_crossings, places, path_copies, touched, dirty, ends, tasks, ended, numbers, sizes,
-            latency, round_trip, laws, luck, begun, idle, used, crowd, late,
+            latency, round_trip, laws, ports, luck, begun, idle, used, crowd, late,
         )  # fmt: skip
         _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
     return False
@@ -300,6 +301,7 @@ def _collect(
     latency: Array,
     round_trip: Array,
     laws: Array,
+    ports: Array,
     luck: Array,
     begun: Array,
     idle: Array,
@@ -348,7 +350,7 @@ def _collect(
     if latency.shape[0] > 0 and stacked > sent:
         stacked = flows_end(
             now, sent, stacked, task_count, flow_count, sizes, flow_path, flow_copies, paths, path_links, path_copies,
-            links, latency, round_trip, laws, luck, begun, idle, used, crowd, late, ended, ends, tasks, numbers,
+            links, latency, round_trip, laws, ports, luck, begun, idle, used, crowd, late, ended, ends, tasks, numbers,
         )  # fmt: skip
     numbers[TIMED] += stacked
     numbers[STACKED] = stacked

@@ -126,6 +126,7 @@ class Transport(NamedTuple):
     handshakes: float  # round trips before the first byte of a new connection
     timeout: float  # seconds
     buffer: float  # bytes that wait at a port; infinite where none is too small
+    ports: Array  # float64 [links]: pieces in which flows are counted at a switch's port; 0: no such port
     seed: int  # of who times out
 
 
@@ -135,6 +136,7 @@ class TransportState(NamedTuple):
     latency: Array  # float64 [paths], as above; empty: flows are fluids
     round_trip: Array  # float64 [paths]
     terms: Array  # float64: window, rounds, handshakes, timeout, buffer
+    ports: Array  # float64 [links], as above
     luck: Array  # float64 [iterations * flows]: in [0, 1), where ports may overflow
     begun: Array  # float64 [iterations * flows]: seconds
     idle: Array  # float64 [iterations * flows]: seconds that its path was idle before it; infinite: never used

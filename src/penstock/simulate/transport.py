@@ -54,6 +54,11 @@ def transport_of(network: Network, routes: Routes) -> Transport | None:
     packets = np.bincount(path, weights=seconds, minlength=count)
     delay = np.bincount(path, minlength=count) * (options.hop_us * 1e-6)
     tcp = options.kind == "tcp"
+    # What leaves a machine waits in the machine, and links of equal cost have a port each.
+    ports = network.pieces
+    ports[: len(network.machines)] = 0
+    if network.lanes is not None:
+        ports[: len(network.lanes)][network.lanes >= 0] = 0
     return Transport(
         latency=delay + packets - slowest,
         round_trip=2 * delay,
@@ -62,6 +67,7 @@ def transport_of(network: Network, routes: Routes) -> Transport | None:
         handshakes=1.0 if tcp else 0.0,
         timeout=options.timeout_ms * 1e-3,
         buffer=np.inf if options.buffer_kb is None else options.buffer_kb * 1e3,
+        ports=ports,
         seed=options.seed,
     )
 
@@ -78,12 +84,13 @@ def transport_state(transport: Transport | None, routes: Routes, flows: int) -> 
     """The kernels' terms and memory for a run of so many flows."""
     none = np.empty(0)
     if transport is None:
-        return TransportState(none, none, none, none, none, none, np.empty((0, 2)), np.empty(0, np.int64))
+        return TransportState(none, none, none, none, none, none, none, np.empty((0, 2)), np.empty(0, np.int64))
     drops = np.isfinite(transport.buffer)
     return TransportState(
         transport.latency,
         transport.round_trip,
         np.array([transport.window, transport.rounds, transport.handshakes, transport.timeout, transport.buffer]),
+        transport.ports,
         unit_draws(key_of(transport.seed, "timeouts"), flows) if drops else none,
         np.zeros(flows),
         np.zeros(flows),
@@ -133,6 +140,7 @@ def flows_end(
     latency: Array,
     round_trip: Array,
     terms: Array,
+    ports: Array,
     luck: Array,
     begun: Array,
     idle: Array,
@@ -153,10 +161,11 @@ def flows_end(
         delay += _slow_start(size, took, round_trip[path], idle[instance], terms)
         if luck.shape[0] > 0:
             risk = 0.0
-            # What leaves a machine waits in the machine: only ports of switches drop.
-            for at in range(paths[path].first + 1, paths[path].last):
+            for at in range(paths[path].first, paths[path].last):
                 link = path_links[at]
-                risk = max(risk, _risk(crowd[link], size, links[link].capacity * round_trip[path], terms))
+                if ports[link] > 0:
+                    carried = links[link].capacity / ports[link] * round_trip[path]
+                    risk = max(risk, _risk(crowd[link] / ports[link], size, carried, terms))
             delay += _stalled(took, risk, luck[instance], terms[TIMEOUT])
         # Read above for all that end now, so that each is part of the crowd.
         begun[instance] = delay if delay >= _LEAST * took else 0.0
@@ -193,7 +202,7 @@ def _slow_start(size: float, took: float, round_trip: float, idle: float, terms:
 
 
 @inner
-def _risk(crowd: int, size: float, carried: float, terms: Array) -> float:
+def _risk(crowd: float, size: float, carried: float, terms: Array) -> float:
     """The probability that a flow into a port with so many under way waits for a timeout."""
     windows = crowd * min(size, _WINDOWS * terms[WINDOW])
     excess = windows / (terms[BUFFER] + carried) - _BEARABLE
