@@ -7,12 +7,18 @@ the switch's. Names carry the number of the process that made them: what a kille
 
 import argparse
 import ctypes
+import fcntl
 import ipaddress
 import json
+import multiprocessing
 import os
+import select
 import signal
+import struct
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -38,6 +44,9 @@ crosses a link of 20 Mbit/s is dropped and sent again."""
 _SMALL_BUNDLE = 4 << 10
 """Bytes of the kernel's bundles where a benchmark asks for shorter queues."""
 _BURST_SECONDS, _LEAST_BURST = 0.001, 16 << 10
+_UNBOUNDED = 64 << 20
+"""Bytes of a queue that never overflows here."""
+_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
 
 def shown_on_hosts(
@@ -150,6 +159,134 @@ def join_directly(one: Host, other: Host, number: int, rate_mbit: float) -> tupl
         _ip("-n", host.namespace, "link", "set", device, "up")
         _limit(host.namespace, device, rate_mbit)
     return ends
+
+
+def bound_ports(host: Host, queue_bytes: int) -> None:
+    """From now on a host's link carries single packets at its exact rate, and the switch's port holds so many bytes.
+
+    What waits in the host itself is not bounded; there is no burst, so that short messages take their time too.
+    """
+    for namespace, device, queue in (
+        (host.namespace, DEVICE, _UNBOUNDED),
+        (host.switch, host.port, queue_bytes),
+    ):
+        _ip("-n", namespace, "link", "set", "dev", device, "gso_max_segs", "1")
+        _limit_exactly(namespace, device, host.rate_mbit, queue)
+    _keep_no_metrics(host.namespace)
+
+
+@contextmanager
+def joined_by_relay(one: Host, other: Host, rate_mbit: float, delay_s: float) -> Iterator[tuple[str, str]]:
+    """A further link between two hosts over a process that holds every packet for so long; the addresses of its ends.
+
+    It replaces what the kernel's netem would do, which is not built everywhere.
+    """
+    ends = ("10.79.0.1", "10.79.0.2")
+    files = []
+    for host, address, peer in zip((one, other), ends, reversed(ends), strict=True):
+        with host.entered():
+            file = os.open("/dev/net/tun", os.O_RDWR)
+            fcntl.ioctl(file, _TUNSETIFF, struct.pack("16sH22x", b"relay", _IFF_TUN | _IFF_NO_PI))
+            files.append(file)
+        _ip("-n", host.namespace, "address", "add", address, "peer", peer, "dev", "relay")
+        _ip("-n", host.namespace, "link", "set", "relay", "mtu", "1500", "up")
+        _limit_exactly(host.namespace, "relay", rate_mbit, _UNBOUNDED, header=0)
+        _keep_no_metrics(host.namespace)
+    relay = multiprocessing.get_context("fork").Process(target=_relay, args=(*files, delay_s), daemon=True)
+    relay.start()
+    try:
+        yield ends
+    finally:
+        relay.terminate()
+        relay.join()
+        for file in files:
+            os.close(file)
+
+
+def take_turns_first() -> None:
+    """From now on this process runs as soon as it can: what it times is the network, not its place in a queue."""
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+
+def _relay(one: int, other: int, delay_s: float) -> None:
+    """Hand packets on between two devices, each after a delay; until this process is ended."""
+    waiting: deque[tuple[float, int, bytes]] = deque()
+    take_turns_first()
+    while True:
+        left = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
+        for file in select.select([one, other], [], [], left)[0]:
+            waiting.append((time.monotonic() + delay_s, other if file == one else one, os.read(file, 1 << 16)))
+        while waiting and waiting[0][0] <= time.monotonic():
+            _, file, packet = waiting.popleft()
+            os.write(file, packet)
+
+
+@contextmanager
+def two_racks(count: int, rate_mbit: float, lanes: int) -> Iterator[list[Host]]:
+    """Hosts in two racks of `count`, whose switches are joined by so many links of this rate.
+
+    The switches route, and hash flows onto these links by the addresses and ports of a connection.
+    """
+    check_allowed()
+    remove_leftovers()
+    mine = _mine()
+    switches = [f"{mine}s9{rack}" for rack in range(2)]
+    made = list[str]()
+    try:
+        for switch in switches:
+            made.append(switch)
+            _ip("netns", "add", switch)
+            for name in ("ip_forward", "fib_multipath_hash_policy"):
+                _ip("netns", "exec", switch, "sysctl", "-qw", f"net.ipv4.{name}=1")
+        for lane in range(lanes):
+            device, (here, there) = f"lane{lane}", switches
+            _ip("-n", here, "link", "add", device, "type", "veth", "peer", "name", device, "netns", there)
+            for rack, switch in enumerate(switches):
+                _ip("-n", switch, "address", "add", f"10.82.{lane}.{rack + 1}/24", "dev", device)
+                _ip("-n", switch, "link", "set", device, "gso_max_segs", "1", "up")
+                _limit_exactly(switch, device, rate_mbit, _UNBOUNDED)
+        found = []
+        for number in range(2 * count):
+            rack = number // count
+            host = Host(f"{switches[0]}h{number}", f"10.81.{number}.2", rate_mbit, f"port{number}", switches[rack])
+            made.append(host.namespace)
+            _ip("netns", "add", host.namespace)
+            _ip(
+                *("-n", host.switch, "link", "add", host.port, "type", "veth"),
+                *("peer", "name", DEVICE, "netns", host.namespace),
+            )
+            _ip("-n", host.switch, "address", "add", f"10.81.{number}.1/24", "dev", host.port)
+            _ip("-n", host.switch, "link", "set", host.port, "up")
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", DEVICE)
+            _ip("-n", host.namespace, "link", "set", DEVICE, "up")
+            _ip("-n", host.namespace, "route", "add", "default", "via", f"10.81.{number}.1")
+            ways = [("nexthop", "via", f"10.82.{lane}.{rack + 1}", "dev", f"lane{lane}") for lane in range(lanes)]
+            _ip(
+                "-n",
+                switches[1 - rack],
+                "route",
+                "add",
+                f"10.81.{number}.0/24",
+                *(word for way in ways for word in way),
+            )
+            bound_ports(host, _UNBOUNDED)
+            found.append(host)
+        yield found
+    finally:
+        for name in reversed(made):
+            _remove(name)
+
+
+def _limit_exactly(namespace: str, device: str, rate_mbit: float, queue_bytes: int, header: int = 14) -> None:
+    """What leaves by a device leaves packet by packet at this rate; `queue_bytes` may wait."""
+    burst = str(2 * (1500 + header))
+    limits = "rate", f"{round(rate_mbit * 1e6)}bit", "burst", burst, "limit", str(queue_bytes)
+    _tc(namespace, "qdisc", "replace", "dev", device, "root", "handle", "9:", "tbf", *limits)
+
+
+def _keep_no_metrics(namespace: str) -> None:
+    """Make every connection begin as the first one does."""
+    _ip("netns", "exec", namespace, "sysctl", "-qw", "net.ipv4.tcp_no_metrics_save=1")
 
 
 def enter_host(namespace: str) -> None:

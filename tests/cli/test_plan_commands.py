@@ -398,3 +398,24 @@ def test_machines_of_a_cluster_can_be_like_one_that_was_measured(monkeypatch, ca
     rows = answer(monkeypatch, capsys, "plan", *JOB, "--cluster", files / "cluster.yaml", "--profile",
                   files / "profile.json", "--steps", "50", *swept)["sweep"]  # fmt: skip
     assert rows[0]["iteration_s"] >= rows[1]["iteration_s"]
+
+
+def test_a_plan_with_a_transport_and_tenants(monkeypatch, capsys, files):
+    alone = json.loads(planned(monkeypatch, capsys, files, "--json")[1])
+    assert alone["network"] == []
+    cluster = yaml.safe_load((files / "cluster.yaml").read_text())
+    cluster["transport"] = {"kind": "tcp", "hop_us": 300}
+    (files / "cluster.yaml").write_text(yaml.safe_dump(cluster))
+    profile = json.loads((files / "profile.json").read_text())
+    (files / "profile.json").write_text(json.dumps(profile | {"links": {"slow": 5e6, "fast": 1.2e8}}))
+    found = json.loads(planned(monkeypatch, capsys, files, "--force", "--json")[1])
+    assert [each["what"] for each in found["network"]] == ["links as a fluid", "without other tenants"]
+    assert found["predicted"]["iteration_s"] > alone["predicted"]["iteration_s"]
+    assert any(note.startswith("The link of slow carried at most 0.04 of its 0.1 Gbit/s") for note in found["notes"])
+    plan = json.loads((files / "plan.json").read_text())
+    assert [each["background"] for each in plan["cluster"]["machines"]] == [{"cores": 0, "gbps": 0.06}, None]
+    replayed = answer(monkeypatch, capsys, "simulate", files / "plan.json")
+    assert replayed["iteration_s"] == pytest.approx(found["predicted"]["iteration_s"])
+    assert replayed["transport"]["fluid_makespan_s"] < replayed["makespan_s"]
+    printed = planned(monkeypatch, capsys, files, "--force")[1]
+    assert "links as a fluid: " in printed and "without other tenants: " in printed

@@ -93,6 +93,24 @@ def test_text_for_people(monkeypatch, capsys):
     assert re.search(r"│ iteration-first +│ \d", out)
 
 
+def test_transports_and_tenants_are_said(monkeypatch, capsys, tmp_path):
+    document = yaml.safe_load((EXAMPLES / "training.yaml").read_text())
+    document["transport"] = {"kind": "tcp", "hop_us": 500, "uplinks": 2}
+    document["machines"][0]["background"] = {"gbps": 4}
+    document["uplink_background_gbps"] = {"b": 1}
+    (tmp_path / "shared.yaml").write_text(yaml.safe_dump(document))
+    found = answer(monkeypatch, capsys, "simulate", tmp_path / "shared.yaml", "--policy", "fair")
+    assert set(found) == FIELDS | {"transport", "makespan_without_tenants_s"}
+    said = found["transport"]
+    assert found["lower_bound_s"] <= found["makespan_s"] > said["fluid_makespan_s"]
+    assert 0 < said["median_makespan_s"] <= said["p95_makespan_s"]
+    assert 0 < said["late_flows"] <= 1 and said["mean_late_s"] > 0
+    assert found["makespan_without_tenants_s"] < found["makespan_s"]
+    _, out, _ = command(monkeypatch, capsys, "simulate", tmp_path / "shared.yaml", "--policy", "fair")
+    assert "As a fluid it takes " in out and "Over 32 seeds of hashes and timeouts: " in out
+    assert "Without other tenants it takes " in out
+
+
 def test_the_commands_of_the_page_work(monkeypatch, capsys, tmp_path):
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     monkeypatch.chdir(tmp_path / "examples")

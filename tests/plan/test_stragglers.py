@@ -1,15 +1,17 @@
 """How a plan's epochs vary: where steps differ, and where machines are slow."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
 from penstock.cost.profile import CostSpread
+from penstock.hardware.cluster import TransportOptions
 from penstock.plan.changes import planned_seconds
 from penstock.plan.comparison import Comparison
 from penstock.plan.placement import Budget
-from penstock.plan.stragglers import check_slow, epoch_p95, parsed_slow, slow_changes
+from penstock.plan.stragglers import check_slow, epoch_p95, network_changes, parsed_slow, slow_changes
 from penstock.progress import SILENT
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import draw_amounts
@@ -99,3 +101,21 @@ def test_what_names_no_slow_machine_is_refused(text: str) -> None:
 def test_machines_that_are_not_there_are_refused() -> None:
     with refused("unknown-name m2"):
         check_slow([parsed_slow("m1=0.5"), parsed_slow("any=0.5:0.1"), parsed_slow("m2=0.5")], ["m0", "m1"])
+
+
+def test_a_plan_says_what_transports_and_tenants_cost() -> None:
+    machines = replace(machines_of_rates(2e7, 2e7, cores=8), racks=("a", "b"))
+    run = comparison(profile_of(2, 2), mini_batch(["store-m0", "store-m1"]), machines)
+    transport = TransportOptions(hop_us=500, uplinks=2, seed=5)
+    shared = replace(machines, transport=transport, taken=(0.0, 1e7), taken_cores=(0.0, 7.5))
+    (free,), (busy,) = (each.try_all(["spread"], ["fair"], STEPS, SILENT) for each in (run, run.on(shared)))
+    assert busy.iteration_s > free.iteration_s
+    assert busy.lower_bound_s >= free.lower_bound_s
+    assert network_changes(run, free) == []
+    found = {each.what: each.iteration_s for each in network_changes(run.on(shared), busy)}
+    fluid, alone = found["links as a fluid"], found["without other tenants"]
+    assert fluid < busy.iteration_s and alone < busy.iteration_s
+    assert fluid <= found["32 seeds of hashes and timeouts: median"]
+    assert found["32 seeds of hashes and timeouts: median"] <= found["32 seeds of hashes and timeouts: 95th percentile"]
+    neither = run.on(replace(shared, transport=None).alone()).trial(busy.placed, busy.flows)
+    assert neither.iteration_s == run.trial(busy.placed, busy.flows).iteration_s

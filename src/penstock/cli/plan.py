@@ -187,7 +187,18 @@ def _write(plan: "Plan", out: Path, timelines: Sequence[Path], notes: list[str],
 
 
 def _fields(plan: "Plan") -> dict[str, Any]:
-    whole = ("placement", "flows", "compared", "bottleneck", "changes", "slow", "advice", "search", "scaled_from")
+    whole = (
+        "placement",
+        "flows",
+        "compared",
+        "bottleneck",
+        "changes",
+        "slow",
+        "network",
+        "advice",
+        "search",
+        "scaled_from",
+    )
     predicted = {"iteration_s", "epoch_s", "epoch_p95_s", "lower_bound_s", "placement_bound_s"}
     return plan.model_dump(include={**dict.fromkeys(whole, True), "predicted": predicted})
 
@@ -237,7 +248,7 @@ def _print_plan(plan: "Plan", out: Path) -> None:
         print(f"An epoch takes {predicted.epoch_s:.4g} s; 95 of 100 take less than {predicted.epoch_p95_s:.4g} s.")
     print(f"{plan.bottleneck}")
     _print_changes(plan.changes)
-    for slow in plan.slow:
+    for slow in [*plan.slow, *plan.network]:
         print(f"  {slow.what}: {slow.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-slow.gain)})")
     if plan.advice:
         print(plan.advice)

@@ -166,6 +166,8 @@ def _simulate_scenario(
     from penstock.cli.simulate_network import (
         compared_policies,
         fair_exchange_step,
+        network_fields,
+        print_network,
         print_policies,
         print_simulation,
         print_steps,
@@ -187,10 +189,13 @@ def _simulate_scenario(
         write_table(coflow_rows(found), out_coflows)
     fair = {"fair_all_to_all_step_s": fair_exchange_step(subject, queues)}
     steps = steps_of(found, scenario) | fair | subject.fields
+    network = network_fields(subject, found, queues)
     if as_json:
-        print_json(simulation_fields(found, policy, bound) | steps | ({"compared": compared} if compare else {}))
+        fields = simulation_fields(found, policy, bound) | steps | network
+        print_json(fields | ({"compared": compared} if compare else {}))
         return
     print_simulation(found, policy, bound)
+    print_network(network, found.makespan)
     if subject.pace is not None:
         print(f"In the long run, {pace_sentence(subject.pace)}")
     print_steps(steps)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,12 @@ from penstock.simulate import POLICIES, Timeline, critical_path, gap_of, lower_b
 from penstock.simulate.document import TraceDocument, WorkloadDocument, read_workload
 from penstock.simulate.levels import Pace
 from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
-from penstock.simulate.scenario import Scenario, build_scenario
+from penstock.simulate.scenario import Scenario, build_scenario, without_tenants
 from penstock.simulate.state import PRIORITY
 from penstock.simulate.timeline import bubble_fraction, coflow_times, exposed_seconds, step_seconds
 from penstock.simulate.traces import TRACE_POLICIES, TraceOutcome, simulate_trace
 from penstock.simulate.traces.trace import read_trace
+from penstock.simulate.transport import HASHES, hashed_again
 
 if TYPE_CHECKING:
     from penstock.plan.document import Plan
@@ -56,6 +57,8 @@ class Subject:
     """Further fields of the JSON output: of a plan, an iteration's time in the long run and its prediction."""
     pace: Pace | None = None
     """Of a plan: an iteration's time in the long run."""
+    alone: Callable[[], Scenario] | None = None
+    """Where other tenants take something: the scenario without them."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,32 @@ def fair_exchange_step(subject: Subject, queues: int | None) -> float | None:
     return step_seconds(found.case, found.ends)
 
 
+def network_fields(subject: Subject, found: Timeline, queues: int | None) -> dict[str, Any]:
+    """What is due to the network below a fluid and to other tenants, as fields of the JSON output; empty without both.
+
+    Hashes and timeouts are a matter of chance: makespans over 32 seeds have a median and a 95th percentile.
+    """
+    scenario, fields = subject.scenario, dict[str, Any]()
+
+    def makespan(other: Scenario) -> float:
+        return other.simulate(subject.policy, queues=queues).makespan
+
+    if scenario.network.transport is not None:
+        late = found.late[found.case.amounts.sizes > 0]
+        seeds = [makespan(replace(scenario, network=each)) for each in hashed_again(scenario.network)]
+        fields["transport"] = {
+            "kind": scenario.network.transport.kind,
+            "fluid_makespan_s": makespan(replace(scenario, network=scenario.network.as_fluid())),
+            "late_flows": float(np.mean(late > 0)) if late.size else 0.0,
+            "mean_late_s": float(late.mean()) if late.size else 0.0,
+            "median_makespan_s": float(np.quantile(seeds, 0.5, method="higher")) if seeds else None,
+            "p95_makespan_s": float(np.quantile(seeds, 0.95, method="higher")) if seeds else None,
+        }
+    if subject.alone is not None:
+        fields["makespan_without_tenants_s"] = makespan(subject.alone())
+    return fields
+
+
 def _swept_row(make: Callable[[], Subject | TraceSubject], queues: int | None) -> dict[str, Any]:
     """The result of one combination of a sweep."""
     subject = make()
@@ -183,7 +212,9 @@ def _of_workload(
         scenario = build_scenario(document, iterations)
         return Subject(scenario, POLICIES[policy or "slack"].name, COFLOW_POLICIES, "step_s", fair)
     chosen = POLICIES[policy or "oes"].name
-    return Subject(build_scenario(document, iterations), chosen, (*FLOW_POLICIES, *_FOR_ANY))
+    shared = bool(document.uplink_background_gbps) or any(machine.background for machine in document.machines)
+    alone = partial(build_scenario, without_tenants(document), iterations) if shared else None
+    return Subject(build_scenario(document, iterations), chosen, (*FLOW_POLICIES, *_FOR_ANY), alone=alone)
 
 
 def _with_fair_exchange(document: WorkloadDocument, iterations: int | None) -> Callable[[], Scenario] | None:
@@ -329,6 +360,24 @@ def print_simulation(found: Timeline, policy: str, bound: float) -> None:
     print(f"Busiest links: {', '.join(busiest) or 'nothing crosses one'}")
     print(f"Critical path: {path_sentence(path_by_kind(critical_path(found)))}")
     print(f"Simulated {counted(found.events, 'events')} in {seconds(found.seconds)}")
+
+
+def print_network(fields: dict[str, Any], makespan: float) -> None:
+    """Print what `network_fields` found beside the makespan of the simulation."""
+    if "transport" in fields:
+        found = fields["transport"]
+        fluid, share = found["fluid_makespan_s"], percent(found["late_flows"])
+        print(
+            f"As a fluid it takes {seconds(fluid)}: {found['kind']} and its links add {percent(makespan / fluid - 1)};"
+            f" {share} of flows are later, the mean of all by {seconds(found['mean_late_s'])}"
+            if fluid
+            else f"{share} of flows are later than as a fluid"
+        )
+        if found["median_makespan_s"] is not None:
+            median, late = seconds(found["median_makespan_s"]), seconds(found["p95_makespan_s"])
+            print(f"Over {HASHES} seeds of hashes and timeouts: {median} in the median, 95 of 100 at most {late}")
+    if "makespan_without_tenants_s" in fields:
+        print(f"Without other tenants it takes {seconds(fields['makespan_without_tenants_s'])}")
 
 
 def print_steps(steps: dict[str, Any]) -> None:

@@ -280,6 +280,11 @@ class Profile(StrictDocument):
     cluster: dict[str, Any] = Field(default={}, description="how rows travelled and gradients were summed")
     machine: MeasuredMachine | None = Field(default=None, description="the machine that operators were fitted on")
     fits: list[FittedOperator] = Field(default=[], description="rates of a machine's operators")
+    links: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default={},
+        description="machine -> bytes/s that its link carried at most in a run on the cluster; empty: measured on"
+        " one host, which tells nothing of links",
+    )
     skipped: list[str] = Field(default=[], description="what was not measured, and why")
     seconds: Amount = Field(default=0.0, description="that measuring and fitting took")
     others: Amount = Field(default=0.0, description="share of all cores that other programs used meanwhile")

@@ -47,6 +47,58 @@ else:
     LauncherName = name_in(LAUNCHER_FACTS)
 
 
+class Background(StrictDocument):
+    """What other tenants of a machine keep busy."""
+
+    cores: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    gbps: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Gbit/s of its link, each way")
+
+    def check(self, machine: str, cores: float | None, nic_gbps: float | None) -> None:
+        """Refuse tenants that leave nothing of a machine, or of what is not known."""
+        found = (("cores", self.cores, "cores", cores), ("gbps", self.gbps, "nic_gbps", nic_gbps))
+        for name, taken, whole, there in found:
+            if taken and there is None:
+                raise ValueError(f"machine {machine} has background.{name} but no {whole}; say what it has")
+            if there is not None and taken >= there:
+                raise ValueError(
+                    f"machine {machine} has {whole}: {there:g}, of which background.{name}: {taken:g} leaves nothing;"
+                    " give less"
+                )
+
+
+class TransportOptions(StrictDocument):
+    """What a network does below a fluid."""
+
+    kind: Literal["tcp", "credit"] = Field(
+        default="tcp", description="tcp: windows that double, and timeouts; credit: the receiver grants what is sent"
+    )
+    hop_us: float = Field(
+        default=10.0, ge=0, le=1e6, description="microseconds one way over one link, with the switch or host behind it"
+    )
+    packet_bytes: int = Field(default=1500, ge=64, le=1 << 20)
+    window: int = Field(default=10, ge=1, le=1 << 20, description="packets that are sent before the first answer")
+    buffer_kb: float | None = Field(
+        default=None, gt=0, le=1e9, description="10^3 bytes that wait at a port of a switch; none: as many as come"
+    )
+    timeout_ms: float = Field(
+        default=200.0,
+        gt=0,
+        le=1e6,
+        description="the least wait for an answer; as long an idle path starts slowly again",
+    )
+    uplinks: int = Field(default=1, ge=1, le=1024, description="links of equal cost that make up a rack's uplink")
+    paths: int = Field(default=1, ge=1, le=4096, description="hashes that divide a flow over these links")
+    seed: int = Field(default=0, ge=0, lt=1 << 63, description="of hashes, and of who waits for a timeout")
+
+    @model_validator(mode="after")
+    def _check(self) -> "TransportOptions":
+        if self.paths > 1 and self.uplinks == 1:
+            raise ValueError("paths divides flows over the links of an uplink; give uplinks, or leave out paths")
+        if self.kind == "credit" and self.buffer_kb is not None:
+            raise ValueError("buffer_kb is for kind: tcp; credits never overflow a port, so leave it out")
+        return self
+
+
 class Machine(StrictDocument):
     """One machine. A resource that is not given is unlimited."""
 
@@ -63,6 +115,13 @@ class Machine(StrictDocument):
     gpus: int = Field(default=0, ge=0, description="for its workers; the n-th worker computes on the n-th")
     nic_gbps: float | None = Field(default=None, gt=0)
     rack: str | None = None
+    background: Background | None = Field(default=None, description="what other tenants take of it; plans count on it")
+
+    @model_validator(mode="after")
+    def _leaves_some(self) -> "Machine":
+        if self.background is not None:
+            self.background.check(self.name, self.cores, self.nic_gbps)
+        return self
 
 
 class FailureOptions(StrictDocument):
@@ -122,6 +181,12 @@ class ClusterDocument(StrictDocument):
     machines: list[Machine] = Field(min_length=1, max_length=1024)
     oversubscription: float = Field(
         default=1.0, ge=1, description="how much more the machines of a rack can send than its uplink carries"
+    )
+    transport: TransportOptions | None = Field(
+        default=None, description="what plans know of the network below a fluid; none: flows are fluids"
+    )
+    uplink_background_gbps: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default={}, description="rack -> Gbit/s of its uplink that other tenants take, each way"
     )
     partition: str | None = Field(
         default=None, description="a folder with the graph cut into parts; cut at the start if none"

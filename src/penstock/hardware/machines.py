@@ -3,14 +3,15 @@ device that computes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.hardware.cluster import ClusterDocument, Machine
+from penstock.hardware.cluster import Background, ClusterDocument, Machine, TransportOptions
 
 # The network that flows cross: links with a capacity, and the path between every two machines.
 
@@ -28,6 +29,13 @@ class Network:
     capacities: Array  # float64 [L]: bytes per second
     path_starts: Array  # int32 [M * M + 1]
     path_links: Array  # int32
+    transport: TransportOptions | None = None  # None: flows are fluids
+    lanes: Array | None = None
+    """int32 [B]: the first of the `transport.uplinks` equal-cost links that each of the first B consists of, or -1.
+
+    Flows are hashed onto these further links (`penstock.simulate.routes`); the paths here name only the first B.
+    """
+    free_cores: Array | None = None  # float64 [M]: cores that other tenants leave; None: tasks never lack any
 
     def __post_init__(self) -> None:
         size = len(self.machines)
@@ -61,6 +69,20 @@ class Network:
         pair = source * len(self.machines) + target
         return self.path_links[self.path_starts[pair] : self.path_starts[pair + 1]]
 
+    def as_fluid(self) -> "Network":
+        """The same network without a transport and without links that flows are hashed onto."""
+        links = len(self.capacities) if self.lanes is None else len(self.lanes)
+        names, capacities = self.link_names[:links], self.capacities[:links]
+        return replace(self, link_names=names, capacities=capacities, transport=None, lanes=None)
+
+    @property
+    def pieces(self) -> Array:
+        """Into how many pieces each link counts a flow, float64 [L]: hashed flows cross some links with a part."""
+        out = np.ones(len(self.capacities))
+        if self.lanes is not None and self.transport is not None:
+            out[len(self.lanes) :] = self.transport.paths
+        return out
+
     def machine(self, name: str) -> int:
         """The number of the machine with this name."""
         if name not in self.machines:
@@ -83,12 +105,18 @@ def racks(
     outgoing: Sequence[float] | Array,
     oversubscription: float = 1.0,
     machines: Sequence[str] | None = None,
+    transport: TransportOptions | None = None,
+    taken: Sequence[float] | Array = (),
+    taken_up: Mapping[str, float] | None = None,
+    free_cores: Sequence[float] | Array | None = None,
 ) -> Network:
     """Machines in racks; between racks a flow also crosses its own rack's uplink and the other's downlink.
 
     A rack's uplink carries the sum of its machines' outgoing rates divided by `oversubscription`, its downlink the
     same of the incoming rates. Links are numbered: outgoing of every machine, incoming of every machine, and where
     there is more than one rack, uplinks and downlinks, in the order in which racks are first named.
+
+    Other tenants have `taken` so many bytes/s of every machine's link and, by rack, of an uplink, each way.
     """
     size = len(incoming)
     if len(outgoing) != size or len(rack_of) != size:
@@ -110,8 +138,61 @@ def racks(
     if len(labels) > 1:
         links += [f"rack {label} up" for label in labels] + [f"rack {label} down" for label in labels]
         rates += [np.bincount(rack, weights=each, minlength=len(labels)) / oversubscription for each in rates]
+    capacities = _left(np.concatenate(rates), [str(label) for label in labels], taken, taken_up or {})
     starts, path_links = _pair_paths(size, rack, len(labels))
-    return Network(names, tuple(links), np.concatenate(rates), starts, path_links)
+    found = Network(
+        names, tuple(links), capacities, starts, path_links, transport,
+        free_cores=None if free_cores is None else np.asarray(free_cores, np.float64),
+    )  # fmt: skip
+    return found if transport is None or transport.uplinks == 1 else _with_lanes(found, transport.uplinks)
+
+
+def _left(
+    capacities: Array, racks: Sequence[str], taken: Sequence[float] | Array, taken_up: Mapping[str, float]
+) -> Array:
+    """What other tenants leave of the links of machines and racks."""
+    unknown = [name for name in taken_up if name not in racks or len(racks) < 2]
+    if unknown:
+        raise PenstockError(
+            f"uplink_background_gbps names rack {unknown[0]!r}, which has no uplink: there are"
+            f" {', '.join(racks) if len(racks) > 1 else 'no two racks'}.",
+            code="unknown-name",
+        )
+    if len(taken):
+        capacities[: 2 * len(taken)] -= np.tile(taken, 2)
+    for name, rate in taken_up.items():
+        ups = len(capacities) - 2 * len(racks) + racks.index(name)
+        if rate >= capacities[[ups, ups + len(racks)]].min():
+            raise PenstockError(
+                f"The uplink of rack {name} carries {capacities[ups] / _BYTES:g} Gbit/s, and other tenants take"
+                f" {rate / _BYTES:g}: leave some in uplink_background_gbps.",
+                code="value-out-of-range",
+            )
+        capacities[[ups, ups + len(racks)]] -= rate
+    return capacities
+
+
+def _with_lanes(network: Network, count: int) -> Network:
+    """The network with every rack's uplink and downlink made of so many links of equal cost."""
+    size, links = len(network.machines), len(network.capacities)
+    if links == 2 * size:
+        raise PenstockError(
+            f"transport.uplinks is {count}, and no two machines are in different racks: name the rack of every machine,"
+            " or leave it out.",
+            code="invalid-document",
+        )
+    of_racks = np.arange(2 * size, links)
+    lanes = np.full(links, -1, np.int32)
+    lanes[of_racks] = links + count * (of_racks - 2 * size)
+    return replace(
+        network,
+        link_names=(
+            *network.link_names,
+            *(f"{name} {lane + 1}" for name in network.link_names[2 * size :] for lane in range(count)),
+        ),
+        capacities=np.concatenate([network.capacities, np.repeat(network.capacities[of_racks] / count, count)]),
+        lanes=lanes,
+    )
 
 
 def _pair_paths(size: int, rack: Array, count: int) -> tuple[Array, Array]:
@@ -141,6 +222,12 @@ class Machines:
     racks: tuple[str, ...]
     speeds: tuple[float, ...]
     oversubscription: float = 1.0
+    transport: TransportOptions | None = None
+    taken: tuple[float, ...] = ()
+    """Bytes per second, each way, that other tenants take; empty: none."""
+    taken_up: Mapping[str, float] = field(default_factory=dict)
+    """By rack, the same of its uplink."""
+    taken_cores: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name, rate in zip(self.names, self.rates, strict=True):
@@ -152,7 +239,15 @@ class Machines:
 
     def network(self) -> Network:
         """The network that connects the machines."""
-        return racks(self.racks, self.rates, self.rates, self.oversubscription, self.names)
+        free = np.array(self.capacities["cores"]) - self.taken_cores if any(self.taken_cores) else None
+        return racks(
+            self.racks, self.rates, self.rates, self.oversubscription, self.names,
+            self.transport, self.taken, self.taken_up, free,
+        )  # fmt: skip
+
+    def alone(self) -> "Machines":
+        """A copy without other tenants."""
+        return replace(self, taken=(), taken_up={}, taken_cores=())
 
     def with_rate(self, number: int, factor: float) -> "Machines":
         """A copy with the link of machine `number` faster by `factor`."""
@@ -171,18 +266,25 @@ class Machines:
 
     def with_copy(self, number: int) -> "Machines":
         """A copy with one more machine like machine `number`; it holds no part."""
-        return Machines(
-            (*self.names, f"another {self.names[number]}"),
-            {name: (*held, held[number]) for name, held in self.capacities.items()},
-            (*self.rates, self.rates[number]),
-            (*self.racks, self.racks[number]),
-            (*self.speeds, self.speeds[number]),
-            self.oversubscription,
+
+        def more(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (*values, values[number]) if values else values
+
+        return replace(
+            self,
+            names=(*self.names, f"another {self.names[number]}"),
+            capacities={name: more(held) for name, held in self.capacities.items()},
+            rates=more(self.rates),
+            racks=more(self.racks),
+            speeds=more(self.speeds),
+            taken=more(self.taken),
+            taken_cores=more(self.taken_cores),
         )
 
 
 def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
     """The machines of a cluster file; a link without a rate gets the profile's measured one (bytes/s)."""
+    tenants = [machine.background for machine in cluster.machines]
     return Machines(
         names=tuple(machine.name for machine in cluster.machines),
         capacities={
@@ -194,7 +296,42 @@ def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
         racks=tuple(_racks(cluster)),
         speeds=tuple(machine.speed for machine in cluster.machines),
         oversubscription=cluster.oversubscription,
+        transport=cluster.transport,
+        taken=tuple(each * _BYTES for each in taken_of(tenants, "gbps")),
+        taken_up={rack: gbps * _BYTES for rack, gbps in cluster.uplink_background_gbps.items()},
+        taken_cores=taken_of(tenants, "cores"),
     )
+
+
+_NOTICED = 0.1
+"""The share of a link by which a measured rate must be below it: headers and pauses take up to that."""
+
+
+def with_estimated_tenants(cluster: ClusterDocument, carried: Mapping[str, float]) -> tuple[ClusterDocument, list[str]]:
+    """The cluster with background load on links that `carried` less than described in a run (bytes/s), and notes on it.
+
+    A `background` in the cluster file stands. What a link carried only bounds what it can from below: a run that asked
+    for less looks the same as tenants.
+    """
+    machines, notes = list[Machine](), list[str]()
+    for machine in cluster.machines:
+        rate, nic = carried.get(machine.name, 0.0) / _BYTES, machine.nic_gbps
+        if machine.background is None and nic is not None and 0 < rate < (1 - _NOTICED) * nic:
+            machine = machine.model_copy(update={"background": Background(gbps=round(nic - rate, 6))})
+            notes.append(
+                f"The link of {machine.name} carried at most {rate:.3g} of its {nic:g} Gbit/s in the profile's run: the"
+                " rest counts as other tenants'. If the run asked for no more, say so with background: {}."
+            )
+        elif carried and not rate and machine.background is None:
+            notes.append(f"The profile's run had no machine {machine.name}: whether others use its link is not known.")
+        machines.append(machine)
+    return cluster.model_copy(update={"machines": machines}), notes
+
+
+def taken_of(tenants: Sequence[Background | None], name: str) -> tuple[float, ...]:
+    """What other tenants take of every machine, `cores` or `gbps`; empty where they take nothing."""
+    found = tuple(0.0 if each is None else float(getattr(each, name)) for each in tenants)
+    return found if any(found) else ()
 
 
 def _racks(cluster: ClusterDocument) -> list[str]:

@@ -6,6 +6,8 @@ holds for every placement: tasks are no faster than on the fastest machine, and 
 be split over machines, bounds what links must carry.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array
@@ -14,6 +16,7 @@ from penstock.graph.arrays import Array
 from penstock.plan.placement import PlacementProblem
 from penstock.plan.placement.packing import fits
 from penstock.simulate.levels import durations_alone, heads
+from penstock.simulate.routes import carried_by
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.state import Case
 from penstock.simulate.workload import Amounts
@@ -29,11 +32,7 @@ _ROUNDING = 1e-6
 def placement_bound(case: Case, capacities: Array) -> float:
     """Seconds that an iteration of a placed workload takes at least, in the long run."""
     means = _means(case.amounts)
-    routes, busy = case.routes, np.zeros(len(capacities))
-    moved = routes.flow_path >= 0
-    on_path = np.bincount(routes.flow_path[moved], weights=means.sizes[0, moved], minlength=len(routes.paths))
-    for path, size in zip(routes.paths, on_path, strict=True):
-        busy[routes.links_on(path)] += size
+    busy = carried_by(case.routes, means.sizes[0])
     return max(float((busy / capacities).max(initial=0.0)), slowest_cycle(case._replace(amounts=means)))
 
 
@@ -41,8 +40,10 @@ def cluster_bound(problem: PlacementProblem, amounts: Amounts) -> float:
     """Seconds that an iteration takes at least wherever tasks are placed, in the long run."""
     means = _means(amounts)
     load, fastest = problem.workload, np.full(problem.machines, problem.speeds.max())
-    # On one machine flows take no time.
-    together = Simulator(load, problem.network, means, "fair", fastest).case(np.zeros(load.tasks, np.int32))
+    # On one machine flows take no time, and one that tasks have for themselves is no slower.
+    together = Simulator(load, replace(problem.network, free_cores=None), means, "fair", fastest).case(
+        np.zeros(load.tasks, np.int32)
+    )
     return max(slowest_cycle(together), _least_busy(problem, means.sizes[0]))
 
 

@@ -288,7 +288,10 @@ class Comparison:
         network, speeds = self.problem.network, np.array(self.machines.speeds)
         timeline = Simulator(self.load, network, self.iterations.judged, flows, speeds).timeline(placed.machine_of)
         turns = self.work.unrolled
-        least = max(placement_bound(timeline.case, network.capacities) / turns, self.work.floor_s(self.machines))
+        least = max(
+            placement_bound(timeline.case, timeline.case.routes.links["capacity"]) / turns,
+            self.work.floor_s(self.machines),
+        )
         seconds = max(pace(timeline, self.work.ahead, self.iterations.period) / turns, least)
         return Trial(placed, flows, timeline, seconds, least, turns)
 

@@ -135,6 +135,9 @@ class Plan(StrictDocument):
     changes: list[Change] = Field(default=[], description="what could be bought or set, and what it would bring")
     advice: str = Field(default="", description="which ways to send fewer bytes would help; empty: links do not limit")
     slow: list[Change] = Field(default=[], description="what the plan takes with slow machines, as they were asked for")
+    network: list[Change] = Field(
+        default=[], description="what the plan takes as a fluid, over other hashes, and without other tenants"
+    )
     search: Effort = Field(default=Effort(steps=0, seconds=0.0, simulated=0))
     profile: dict[str, Any] = Field(
         default={},

@@ -15,7 +15,7 @@ from penstock.formatting import counted
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import validated
 from penstock.hardware.cluster import LAUNCHER_FACTS, LOOPBACK, ClusterDocument
-from penstock.hardware.machines import machines_of
+from penstock.hardware.machines import machines_of, with_estimated_tenants
 from penstock.plan.changes import (
     bottleneck_of,
     changes_of,
@@ -29,7 +29,7 @@ from penstock.plan.changes import (
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
 from penstock.plan.placement import PLACEMENTS, Budget, PlacedUnits
-from penstock.plan.stragglers import SlowMachine, check_slow, epoch_p95, slow_changes
+from penstock.plan.stragglers import SlowMachine, check_slow, epoch_p95, network_changes, slow_changes
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.plan.workloads.entry import memory_over_time
 from penstock.progress import Progress
@@ -65,7 +65,11 @@ class PlanChoices:
 def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> Plan:
     """The best plan of those that were compared."""
     began = perf_counter()
-    job, cluster, profile = planned.job, planned.cluster, planned.profile
+    cluster, tenants = with_estimated_tenants(planned.cluster, planned.profile.links)
+    planned = replace(planned, cluster=cluster)
+    job, profile = planned.job, planned.profile
+    for note in tenants:
+        progress.note(note)
     check_slow(choices.slow, [machine.name for machine in cluster.machines])
     entry = WORKLOADS[profile.mode]
     execution = entry.set_up(planned)
@@ -110,6 +114,7 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
         changes=changes,
         advice=transport_advice(sending),
         slow=slow,
+        network=network_changes(run, best, threads),
         search=Effort(
             steps=sum(trial.placed.steps for trial in trials),
             seconds=round(perf_counter() - began, 3),

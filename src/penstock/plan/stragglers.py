@@ -1,7 +1,7 @@
 """How a plan's epochs vary: by steps and flows that take longer in some iterations, and by machines that are slow."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, sqrt
 from statistics import NormalDist
@@ -16,6 +16,7 @@ from penstock.hardware.machines import Machines
 from penstock.plan.comparison import Comparison, Trial, in_threads
 from penstock.plan.document import Change
 from penstock.simulate.timeline import Timeline
+from penstock.simulate.transport import hashed_again
 
 P95 = 0.95
 
@@ -115,6 +116,25 @@ def slow_changes(
         chance = f"every machine {what} with a probability of {percent(each.probability)}"
         for name, level in (("median", 0.5), ("95th percentile", P95)):
             found.append(_change(f"{chance}: {name}", ordered[ceil(level * len(ordered)) - 1], best))
+    return found
+
+
+def network_changes(run: Comparison, best: Trial, threads: int = 1) -> list[Change]:
+    """What a plan takes as a fluid, over other seeds of hashes and timeouts, and without other tenants."""
+    machines, transport, found = run.machines, run.machines.transport, list[Change]()
+
+    def seconds(others: Machines) -> float:
+        return run.on(others).trial(best.placed, best.flows).iteration_s
+
+    if transport is not None:
+        found.append(_change("links as a fluid", seconds(replace(machines, transport=None)), best))
+        hashed = (each.transport for each in hashed_again(run.problem.network))
+        ordered = sorted(in_threads([partial(seconds, replace(machines, transport=each)) for each in hashed], threads))
+        for name, level in (("median", 0.5), ("95th percentile", P95)) if ordered else ():
+            at = ordered[ceil(level * len(ordered)) - 1]
+            found.append(_change(f"{len(ordered)} seeds of hashes and timeouts: {name}", at, best))
+    if machines != machines.alone():
+        found.append(_change("without other tenants", seconds(machines.alone()), best))
     return found
 
 

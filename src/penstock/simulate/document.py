@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from penstock.graph.documents import StrictDocument, read_yaml, validated
+from penstock.hardware.cluster import Background, TransportOptions
 from penstock.simulate.llm.document import LlmDocument
 
 Name = Annotated[str, Field(min_length=1, max_length=80)]
@@ -30,12 +31,15 @@ class MachineDocument(StrictDocument):
     out_gbps: Rate | None = None
     rack: str | int | None = None
     resources: Held = Field(default={}, description="what its tasks together may hold, as {gpus: 2}")
+    background: Background | None = Field(default=None, description="what other tenants take of its link and cores")
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> "MachineDocument":
         ways = (self.in_gbps is not None, self.out_gbps is not None)
         if any(ways) == (self.nic_gbps is not None) or any(ways) != all(ways):
             raise ValueError(f"give {self.name} either nic_gbps, or both in_gbps and out_gbps")
+        if self.background is not None:
+            self.background.check(self.name, self.resources.get("cores"), min(self.rates) * 8 / 1e9)
         return self
 
     @property
@@ -123,6 +127,12 @@ class WorkloadDocument(StrictDocument):
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     machines: list[MachineDocument] = Field(default=[], max_length=1024)
     oversubscription: Rate = Field(default=1.0, description="what a rack's machines can send over what its uplink can")
+    transport: TransportOptions | None = Field(
+        default=None, description="what the network does below a fluid; none: flows are fluids"
+    )
+    uplink_background_gbps: dict[Name, Amount] = Field(
+        default={}, description="rack -> Gbit/s of its uplink that other tenants take, each way"
+    )
     gnn: dict[Name, GnnDocument] = Field(default={}, description="jobs by name, or one job")
     tasks: list[TaskDocument] = Field(default=[])
     flows: list[FlowDocument] = Field(default=[])
@@ -146,6 +156,8 @@ class WorkloadDocument(StrictDocument):
                 if self.machines
                 else "give machines"
             )
+        if not self.machines and (self.transport is not None or self.uplink_background_gbps):
+            raise ValueError("transport and uplink_background_gbps are for machines; an llm has its own `routing`")
         racks = {machine.rack is None for machine in self.machines}
         if len(racks) > 1:
             raise ValueError("give every machine a rack, or none of them")

@@ -33,6 +33,7 @@ from penstock.simulate.state import (
     Shape,
     Terms,
     TimelineRecord,
+    TransportState,
     least_leaf,
     leaves_for,
     pop_task,
@@ -42,6 +43,7 @@ from penstock.simulate.state import (
     set_leaf,
 )
 from penstock.simulate.symmetry import MANY, quotient_of
+from penstock.simulate.transport import flow_begins, flows_end, transport_state
 
 SAME = 1e-12  # relative: ends closer than this are one event
 
@@ -82,6 +84,7 @@ def run(
     terms: Terms,
     scratch: EngineScratch,
     record: TimelineRecord,
+    transport: TransportState,
     moments: int,
 ) -> bool:
     """Simulate `seconds.shape[0]` iterations for so many moments in time; returns whether the end was reached.
@@ -104,6 +107,10 @@ def run(
     ready, numbers, begins = borrowed(scratch.ready), borrowed(scratch.numbers), borrowed(record.starts)
     finishes, owner, changes = borrowed(record.ends), borrowed(record.owner), borrowed(record.changes)
     seconds, slowness, sizes = borrowed(seconds), borrowed(slowness), borrowed(sizes)
+    latency, round_trip, laws = borrowed(transport.latency), borrowed(transport.round_trip), borrowed(transport.terms)
+    ports, luck = borrowed(transport.ports), borrowed(transport.luck)
+    begun, idle = borrowed(transport.begun), borrowed(transport.idle)
+    used, crowd, late = borrowed(transport.used), borrowed(transport.crowd), borrowed(record.late)
     if family != PRIORITY or rank.size == 1:
         # One group per path: a smaller tree is enough.
         tree = tree[: 2 * leaves_for(paths.shape[0])]
@@ -113,7 +120,7 @@ def run(
             _begin(
                 family, now, shape.tasks, seconds, slowness, sizes, flow_path, flow_copies, weight, size, rank, groups,
                 flows, links, paths, path_links, link_crossings, places, path_copies, order, touched, dirty, ends,
-                tasks, ended, ready, begins, owner, changes, numbers,
+                tasks, ended, ready, begins, owner, changes, numbers, latency, begun, idle, used, crowd,
             )  # fmt: skip
             _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
         if family == PROPORTIONAL:
@@ -140,7 +147,8 @@ def run(
         scratch.clock[0] = now
         _collect(
             family, now, shape.tasks, shape.flows, flow_path, flow_copies, weight, groups, flows, tree, links, paths,
-            path_links, link_crossings, places, path_copies, touched, dirty, ends, tasks, ended, numbers,
+            path_links, link_crossings, places, path_copies, touched, dirty, ends, tasks, ended, numbers, sizes,
+            latency, round_trip, laws, ports, luck, begun, idle, used, crowd, late,
         )  # fmt: skip
         _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
     return False
@@ -190,6 +198,11 @@ def _begin(
     owner: Array,
     changes: Array,
     numbers: Array,
+    latency: Array,
+    begun: Array,
+    idle: Array,
+    used: Array,
+    crowd: Array,
 ) -> None:
     """Start all that is ready; items without duration end at once."""
     items = task_count + sizes.shape[1]
@@ -205,6 +218,8 @@ def _begin(
         elif flow >= 0 and flow_path[flow] >= 0 and sizes[n, flow] > 0:
             instance, path, copies = n * sizes.shape[1] + flow, flow_path[flow], flow_copies[flow]
             serial, served = instance, _term(size, n, flow)
+            if latency.shape[0] > 0:
+                flow_begins(now, instance, path, copies, paths, path_links, path_copies, begun, idle, used, crowd)
             if family == PROPORTIONAL:
                 enter(groups, flows, path, instance, served, copies, now)
                 shift_load(
@@ -282,14 +297,30 @@ def _collect(
     tasks: Array,
     ended: Array,
     numbers: Array,
+    sizes: Array,
+    latency: Array,
+    round_trip: Array,
+    laws: Array,
+    ports: Array,
+    luck: Array,
+    begun: Array,
+    idle: Array,
+    used: Array,
+    crowd: Array,
+    late: Array,
 ) -> None:
     """Collect all items that end now."""
     items, stacked, limit = task_count + flow_count, 0, now * (1 + SAME)
     while numbers[AT_WORK] > 0 and ends[0] <= limit:
         task = pop_task(ends, tasks, numbers[AT_WORK])
         numbers[AT_WORK] -= 1
-        ended[stacked] = (task // task_count) * items + task % task_count
+        if task >= 0:
+            ended[stacked] = (task // task_count) * items + task % task_count
+        else:
+            instance = -1 - task
+            ended[stacked] = (instance // flow_count) * items + task_count + instance % flow_count
         stacked += 1
+    sent = stacked
     while tree[1] <= limit:
         first = stacked
         group = least_leaf(tree)
@@ -316,6 +347,11 @@ def _collect(
                     links, paths, path_links, link_crossings, places, path_copies, dirty, numbers, flow_path[flow],
                     _term(weight, n, flow), -flow_copies[flow],
                 )  # fmt: skip
+    if latency.shape[0] > 0 and stacked > sent:
+        stacked = flows_end(
+            now, sent, stacked, task_count, flow_count, sizes, flow_path, flow_copies, paths, path_links, path_copies,
+            links, latency, round_trip, laws, ports, luck, begun, idle, used, crowd, late, ended, ends, tasks, numbers,
+        )  # fmt: skip
     numbers[TIMED] += stacked
     numbers[STACKED] = stacked
 
@@ -364,10 +400,10 @@ class Executor:
         """Carry out every item of a case."""
         iterations = len(case.amounts.seconds)
         if self._scratch is None:
-            self._scratch = scratch_for(case.shape, iterations, len(case.routes.links))
+            self._scratch = scratch_for(case.shape, iterations, len(case.routes.links), case.transport is not None)
         room = 8 * case.amounts.sizes.size if segments else 0
         while True:
-            record = record_for(case.shape, iterations, times, room)
+            record = record_for(case.shape, iterations, times, room, case.transport is not None)
             self._carry_out(family, case, terms, self._scratch, record)
             numbers = self._scratch.numbers
             if numbers[CHANGES] <= room:
@@ -384,12 +420,14 @@ class Executor:
     def _carry_out(self, family: int, case: Case, terms: Terms, scratch: EngineScratch, record: TimelineRecord) -> None:
         """Run to the end, returning from the kernel often enough that Ctrl-C is handled."""
         seconds, sizes = case.amounts
+        transport = transport_state(case.transport, case.routes, sizes.size)
         open_run(family, case.shape, case.routes, terms, scratch)
         while True:
             began = perf_counter()
             if run(
-                family, case.shape, case.routes, seconds, case.slowness, sizes, terms, scratch, record, self._moments
-            ):
+                family, case.shape, case.routes, seconds, case.slowness, sizes, terms, scratch, record, transport,
+                self._moments,
+            ):  # fmt: skip
                 return
             took = perf_counter() - began
             if took < _PATIENCE_S / 4:

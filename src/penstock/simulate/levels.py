@@ -120,6 +120,8 @@ def critical_path(timeline: Timeline) -> list[CriticalStep]:
         if end > start:
             # Rounding of the times themselves does not count as a wait.
             waited = end - start - float(alone[n, item])
+            if timeline.late.size and item >= load.tasks:
+                waited -= float(timeline.late[n, item - load.tasks])
             waited = waited if waited > 1e-9 * end else 0.0
             link = _busiest_link(timeline, int(item) - load.tasks) if waited else ""
             steps.append(CriticalStep(load.item_name(int(item)), kinds[item], int(n), start, end, waited, link))

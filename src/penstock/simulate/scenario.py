@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.hardware.machines import Network, racks
+from penstock.hardware.machines import Network, racks, taken_of
 from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDocument
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.llm.document import LlmDocument
@@ -90,7 +90,20 @@ def _network(document: WorkloadDocument) -> Network:
     machines = document.machines
     labels = [str(machine.rack) for machine in machines]
     incoming, outgoing = zip(*(machine.rates for machine in machines), strict=True)
-    return racks(labels, incoming, outgoing, document.oversubscription, [machine.name for machine in machines])
+    tenants = [machine.background for machine in machines]
+    cores = [machine.resources.get("cores", np.inf) for machine in machines]
+    return racks(
+        labels, incoming, outgoing, document.oversubscription, [machine.name for machine in machines],
+        document.transport, [each * 1e9 / 8 for each in taken_of(tenants, "gbps")],
+        {rack: gbps * 1e9 / 8 for rack, gbps in document.uplink_background_gbps.items()},
+        np.subtract(cores, taken) if (taken := taken_of(tenants, "cores")) else None,
+    )  # fmt: skip
+
+
+def without_tenants(document: WorkloadDocument) -> WorkloadDocument:
+    """The document of the same workload where no other tenants take anything."""
+    machines = [machine.model_copy(update={"background": None}) for machine in document.machines]
+    return document.model_copy(update={"machines": machines, "uplink_background_gbps": {}})
 
 
 def _loose(document: WorkloadDocument, machines: Sequence[str]) -> tuple[Workload, Array, Array]:

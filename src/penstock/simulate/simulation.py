@@ -13,6 +13,7 @@ from penstock.simulate.rates.compression import check_coflows, compressed
 from penstock.simulate.routes import routes_of
 from penstock.simulate.state import PRIORITY, Case, RatePolicy, by_rank, shape_of
 from penstock.simulate.timeline import Timeline, step_seconds
+from penstock.simulate.transport import transport_of
 from penstock.simulate.workload import Amounts, Workload, draw_amounts
 
 
@@ -70,7 +71,7 @@ class Simulator:
         makespan, events, record = self._executor.run(self.policy.family, case, terms, times=True, segments=segments)
         return Timeline(
             self.load, self.network, case, terms.weight, record.starts, record.ends, makespan, events,
-            perf_counter() - began, record.owner, record.changes,
+            perf_counter() - began, record.owner, record.changes, record.late,
         )  # fmt: skip
 
     def case(self, placement: Array) -> Case:
@@ -79,9 +80,11 @@ class Simulator:
         routes = routes_of(self.load, self.network, machines)
         slowness = 1.0 / self.speeds[machines]
         load = self.load
+        if self.network.free_cores is not None:
+            slowness = slowness * _crowding(load, machines, self.network.free_cores)
         return Case(
             self._shape, load.order, load.coflows, routes, self.amounts, slowness,
-            load.task_kinds, load.flow_kinds, load.microbatches, load.layers,
+            load.task_kinds, load.flow_kinds, load.microbatches, load.layers, transport_of(self.network, routes),
         )  # fmt: skip
 
 
@@ -113,6 +116,18 @@ def _in_queues(simulator: Simulator, placement: Array, ranks: Array, queues: int
     chosen = simulator.under(np.ascontiguousarray(rank))
     found = chosen.timeline(placement)
     return step_seconds(found.case, found.ends), chosen
+
+
+def _crowding(load: Workload, machines: Array, free: Array) -> Array:
+    """How many times as long each task takes where tasks want more cores than other tenants leave, float64 [tasks].
+
+    What computes on a GPU takes as long as ever.
+    """
+    if "cores" not in load.resources:
+        return np.ones(load.tasks)
+    wanted = np.bincount(machines, weights=load.resources["cores"], minlength=len(free))
+    factor = np.maximum(1.0, wanted / free)[machines]
+    return np.where(load.resources["gpus"][load.beside] > 0, 1.0, factor) if "gpus" in load.resources else factor
 
 
 def _checked_speeds(speeds: Array | None, machines: int) -> Array:

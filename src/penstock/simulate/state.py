@@ -116,6 +116,34 @@ class Terms(NamedTuple):
     ceiling: float  # the most that a group's clock runs per second (proportional sharing)
 
 
+class Transport(NamedTuple):
+    """What flows take beside their bytes, by path and flow; empty arrays where flows are fluids (see `transport`)."""
+
+    latency: Array  # float64 [paths]: seconds until what was sent last arrives
+    round_trip: Array  # float64 [paths]: seconds
+    window: float  # bytes that are sent before the first answer
+    rounds: int  # round trips in which the window grows
+    handshakes: float  # round trips before the first byte of a new connection
+    timeout: float  # seconds
+    buffer: float  # bytes that wait at a port; infinite where none is too small
+    ports: Array  # float64 [links]: pieces in which flows are counted at a switch's port; 0: no such port
+    seed: int  # of who times out
+
+
+class TransportState(NamedTuple):
+    """A transport's terms for the kernels, and what they remember of the flows of one run."""
+
+    latency: Array  # float64 [paths], as above; empty: flows are fluids
+    round_trip: Array  # float64 [paths]
+    terms: Array  # float64: window, rounds, handshakes, timeout, buffer
+    ports: Array  # float64 [links], as above
+    luck: Array  # float64 [iterations * flows]: in [0, 1), where ports may overflow
+    begun: Array  # float64 [iterations * flows]: seconds
+    idle: Array  # float64 [iterations * flows]: seconds that its path was idle before it; infinite: never used
+    used: Array  # float64 [paths, 2]: when a path was last in use, and when before that
+    crowd: Array  # int64 [links]: flows under way
+
+
 class EngineScratch(NamedTuple):
     """Memory for one run, reused by the next of the same workload and length."""
 
@@ -129,7 +157,7 @@ class EngineScratch(NamedTuple):
     closed: Array  # int64 [links]: likewise
     dirty: Array  # int32 [links + 1]
     ends: Array  # float64: binary heap of running tasks
-    tasks: Array  # int32
+    tasks: Array  # int32: iteration * tasks + task, or -1 - instance of a flow whose last byte has been sent
     waiting: Array  # int32 [iterations, items]
     ended: Array  # int64: stack of iteration * items + item
     ready: Array  # int64: likewise
@@ -144,6 +172,7 @@ class TimelineRecord(NamedTuple):
     ends: Array  # float64 [iterations, items]
     owner: Array  # int64 [iterations * flows]: serial of a flow's group
     changes: Array  # CHANGE
+    late: Array  # float64 [iterations, flows]: seconds from a flow's last byte as a fluid to its end; or empty
 
 
 def shape_of(load: Workload, iterations: int) -> Shape:
@@ -173,13 +202,14 @@ def shape_from(
     return Shape(tasks, flows, starts, followers, follower_lags, waits, overlap)
 
 
-def scratch_for(load: Shape, iterations: int, links: int) -> EngineScratch:
-    """Room for so many iterations of a workload on a network of so many links."""
+def scratch_for(load: Shape, iterations: int, links: int, late: bool = False) -> EngineScratch:
+    """Room for so many iterations of a workload on a network of so many links; flows may end late (see `transport`)."""
     together = min(iterations, load.overlap) if load.overlap else iterations
     items = load.tasks + load.flows
     # There are never more groups or paths than flows at a time; groups that became empty in an event are kept to its
     # end.
     groups = max(1, 2 * load.flows * together)
+    timed = load.tasks + (load.flows if late else 0)
     return EngineScratch(
         groups=np.empty(groups, GROUP),
         flows=np.empty(iterations * load.flows, FLOW),
@@ -190,8 +220,8 @@ def scratch_for(load: Shape, iterations: int, links: int) -> EngineScratch:
         rows=np.empty((_ROWS, 2), np.int64),
         closed=np.empty(links, np.int64),
         dirty=np.empty(links + 1, np.int32),
-        ends=np.empty(iterations * load.tasks),
-        tasks=np.empty(iterations * load.tasks, np.int32),
+        ends=np.empty(iterations * timed),
+        tasks=np.empty(iterations * timed, np.int32),
         waiting=np.empty((iterations, items), np.int32),
         ended=np.empty(iterations * items, np.int64),
         ready=np.empty(iterations * items, np.int64),
@@ -200,14 +230,15 @@ def scratch_for(load: Shape, iterations: int, links: int) -> EngineScratch:
     )
 
 
-def record_for(load: Shape, iterations: int, times: bool, changes: int) -> TimelineRecord:
-    """Room for starts and ends when asked for, and for so many changes of speed."""
+def record_for(load: Shape, iterations: int, times: bool, changes: int, late: bool = False) -> TimelineRecord:
+    """Room for starts and ends when asked for, for so many changes of speed, and for what flows take `late`."""
     rows, items = iterations if times else 0, load.tasks + load.flows
     return TimelineRecord(
         np.full((rows, items), np.nan),
         np.full((rows, items), np.nan),
         np.full(iterations * load.flows if changes else 0, -1, np.int64),
         np.empty(changes, CHANGE),
+        np.zeros((rows if late else 0, load.flows)),
     )
 
 
@@ -227,6 +258,7 @@ class Case(NamedTuple):
     kinds: tuple[str, ...]  # of flows
     microbatches: Array  # int32 [flows]
     layers: Array  # int32 [flows]
+    transport: Transport | None = None
 
 
 class RatePolicy(NamedTuple):

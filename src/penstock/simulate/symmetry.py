@@ -18,7 +18,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, key_of
 from penstock.kernels import njit
 from penstock.simulate.routes import crossed_routes
-from penstock.simulate.state import PATH, Case, Routes, Terms, TimelineRecord, shape_from
+from penstock.simulate.state import PATH, Case, Routes, Terms, TimelineRecord, Transport, shape_from
 from penstock.simulate.workload import Amounts, sorted_items
 
 MANY = 20_000
@@ -42,11 +42,19 @@ class Quotient(NamedTuple):
             flows = self.classes[self.tasks :] - self.case.shape.tasks
             owner = np.ascontiguousarray(owner.reshape(iterations, -1)[:, flows]).reshape(-1)
         starts, ends = (each[:, self.classes] if len(each) else each for each in (record.starts, record.ends))
-        return TimelineRecord(starts, ends, owner, record.changes)
+        late = record.late
+        if len(late):
+            late = late[:, self.classes[self.tasks :] - self.case.shape.tasks]
+        return TimelineRecord(starts, ends, owner, record.changes, late)
 
 
 def quotient_of(case: Case, terms: Terms) -> Quotient | None:
-    """The case with one item of each colour; None where more than half of the items are different."""
+    """The case with one item of each colour; None where more than half of the items are different.
+
+    Nor where equal flows differ: by who times out, or by which of the equal-cost links they cross.
+    """
+    if (case.transport is not None and np.isfinite(case.transport.buffer)) or (case.routes.path_copies > 1).any():
+        return None
     items, paths, links = _initial_colours(case, terms)
     counts = (0, 0, 0)
     for _ in range(_MOST_SWEEPS):
@@ -59,9 +67,16 @@ def quotient_of(case: Case, terms: Terms) -> Quotient | None:
         found = (len(chosen), len(path_chosen), len(link_chosen))
         if found == counts:
             routes = _routes(case, classes, chosen, path_classes, path_chosen, link_classes, link_chosen)
-            return _quotient(case, terms, classes, chosen, routes)
+            few = _quotient(case, terms, classes, chosen, routes)
+            return few if case.transport is None else few._replace(case=_delayed(few.case, case.transport, path_chosen))
         counts = found
     return None
+
+
+def _delayed(few: Case, transport: Transport, paths: Array) -> Case:
+    """The case with a transport's terms of these paths of the whole."""
+    latency, round_trip = (np.ascontiguousarray(each[paths]) for each in (transport.latency, transport.round_trip))
+    return few._replace(transport=transport._replace(latency=latency, round_trip=round_trip))
 
 
 def _initial_colours(case: Case, terms: Terms) -> tuple[Array, Array, Array]:
@@ -76,6 +91,8 @@ def _initial_colours(case: Case, terms: Terms) -> tuple[Array, Array, Array]:
         if each is not case.amounts.sizes and each.shape[1] > 1:
             _fold_in(flows, np.ascontiguousarray(each).view(np.uint64))
     paths = np.full(len(case.routes.paths), key_of(0, "paths"))
+    if case.transport is not None:
+        _fold_in(paths, np.stack([case.transport.latency, case.transport.round_trip]).view(np.uint64))
     links = np.full(len(case.routes.links), key_of(0, "links"))
     _fold_in(links, np.ascontiguousarray(case.routes.links["capacity"])[None].view(np.uint64))
     return items, paths, links

@@ -36,6 +36,7 @@ class Timeline:
     seconds: float  # what the simulation took
     owner: Array  # int64 [iterations * flows]: the group whose speed a flow has; empty without segments
     changes: Array  # CHANGE: when which group's speed changed
+    late: Array  # float64 [iterations, flows]: seconds that flows took beyond their share of links; or empty
 
     @property
     def iterations(self) -> int:
@@ -50,7 +51,7 @@ class Timeline:
     @cached_property
     def link_bytes(self) -> Array:
         """The bytes that every link carried."""
-        return carried_by(self.case.routes, self.case.amounts.sizes.sum(axis=0))
+        return carried_by(self.case.routes, self.case.amounts.sizes.sum(axis=0)) / self.network.pieces
 
     @property
     def link_use(self) -> Array:
@@ -66,10 +67,16 @@ class Timeline:
             out[machine] = _covered(self.starts[:, tasks].ravel(), self.ends[:, tasks].ravel())
         return out / max(self.makespan, 1e-300)
 
+    @cached_property
+    def sent(self) -> Array:
+        """When each flow had left its links, float64 [iterations, flows]: its end, less what it took beyond them."""
+        ends: Array = self.ends[:, self.load.tasks :]
+        return ends - self.late if self.late.size else ends
+
     def segments(self, flow: int, iteration: int) -> list[Segment]:
         """The rates of a flow over time; needs a simulation with `segments`."""
         item = self.load.tasks + flow
-        start, end = float(self.starts[iteration, item]), float(self.ends[iteration, item])
+        start, end = float(self.starts[iteration, item]), float(self.sent[iteration, flow])
         serial = self.owner[iteration * self.load.flows + flow]
         weight = self.weight[min(iteration, len(self.weight) - 1), min(flow, self.weight.shape[1] - 1)]
         first, last = np.searchsorted(self._by_serial["serial"], [serial, serial + 1])

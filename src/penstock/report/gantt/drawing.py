@@ -82,7 +82,7 @@ def link_use_over_time(timeline: Timeline, slots: int) -> Array:
     changes = timeline.changes[np.argsort(timeline.changes["serial"], kind="stable")]
     _fill(
         np.ascontiguousarray(timeline.starts[:, load.tasks :]),
-        np.ascontiguousarray(timeline.ends[:, load.tasks :]),
+        np.ascontiguousarray(timeline.sent),
         timeline.owner,
         timeline.weight,
         changes["serial"].copy(),
@@ -92,10 +92,11 @@ def link_use_over_time(timeline: Timeline, slots: int) -> Array:
         routes.paths["first"].copy(),
         routes.paths["last"].copy(),
         routes.path_links,
+        routes.path_copies,
         slots / timeline.makespan,
         out,
     )
-    return out * (slots / timeline.makespan) / timeline.network.capacities[:, None]
+    return out * (slots / timeline.makespan) / routes.links["capacity"][:, None]
 
 
 @njit(nogil=True, cache=True)
@@ -111,6 +112,7 @@ def _fill(
     firsts: Array,
     lasts: Array,
     path_links: Array,
+    path_copies: Array,
     scale: float,
     out: Array,
 ) -> None:
@@ -130,7 +132,7 @@ def _fill(
                 since = max(start, whens[at])
                 if until > since and speeds[at] > 0:
                     for k in range(firsts[path], lasts[path]):
-                        _spread(out[path_links[k]], since, until, speeds[at] * share, scale)
+                        _spread(out[path_links[k]], since, until, speeds[at] * share * path_copies[k], scale)
                 at += 1
 
 

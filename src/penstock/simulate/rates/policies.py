@@ -208,6 +208,7 @@ def _terms_in_proportion(case: Case) -> Terms:
         routes.flow_path,
         routes.paths,
         routes.path_links,
+        routes.path_copies,
         routes.links,
         alone,
     )
@@ -223,6 +224,7 @@ def _seconds_alone(
     flow_path: Array,
     paths: Array,
     path_links: Array,
+    path_copies: Array,
     links: Array,
     out: Array,
 ) -> None:
@@ -237,7 +239,7 @@ def _seconds_alone(
                 if path >= 0:
                     for at in range(paths[path].first, paths[path].last):
                         link = path_links[at]
-                        load[link] += sizes[n, by_coflow[last]]
+                        load[link] += sizes[n, by_coflow[last]] * path_copies[at]
                         longest = max(longest, load[link] / links[link].capacity)
                 last += 1
             for k in range(first, last):
