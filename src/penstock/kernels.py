@@ -20,14 +20,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from numba.core import config, event, sigutils, types
+from numba.core import cgutils, config, event, sigutils, types
 from numba.core.caching import CacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.compiler import Flags
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.core.typing import templates
+from numba.extending import intrinsic
 
 from penstock.cache_folders import kernel_folder
 
@@ -344,3 +345,38 @@ class SourceKeyedLocator:
 
 _LOCATORS: list[Any] = CacheImpl._locator_classes
 _LOCATORS.insert(0, SourceKeyedLocator)
+
+
+# Kernels inside kernels: inlined by the compiler, over arrays whose references are not counted.
+#
+# Numba counts references of an array whenever a kernel passes it to another, with an atomic operation each that costs
+# more than the work of a small kernel. An array without an owner is not counted, and what is inlined as machine code
+# (not as source, which would count references again) passes nothing. Together they make an event several times cheaper.
+
+_structures: Any = cgutils
+
+
+def _borrowed(typingctx: Any, array: Any) -> Any:
+    """The same array without an owner. The caller must hold the original for as long as this is used."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = _structures.create_struct_proxy(signature.args[0])(context, builder, value=arguments[0])
+        view.meminfo = _structures.get_null_value(view.meminfo.type)
+        view.parent = _structures.get_null_value(view.parent.type)
+        return view._getvalue()
+
+    return array(array), generate
+
+
+if TYPE_CHECKING:
+    Inner = TypeVar("Inner")
+
+    def borrowed(array: Any) -> Any:
+        """As `_borrowed`, within a kernel."""
+
+    def inner(kernel: Inner) -> Inner:
+        """A kernel that only kernels call."""
+
+else:
+    borrowed = intrinsic(_borrowed)
+    inner = njit(nogil=True, cache=True, forceinline=True, error_model="numpy")

@@ -16,6 +16,7 @@ from penstock.cluster.launch.job_processes import SECRET_FILE, read_secret
 from penstock.cluster.run import cluster_of
 from penstock.cost.profile import read_profile
 from penstock.graph import files
+from penstock.graph.addresses import find_files
 from penstock.graph.arrays import open_array, read_header
 from penstock.graph.convert import triple_files
 from penstock.graph.convert.npz import Archive
@@ -24,7 +25,6 @@ from penstock.graph.documents import read_yaml
 from penstock.graph.files import MOST_BYTES, open_regular, read_document
 from penstock.graph.graph import Graph
 from penstock.graph.new_folders import check_target
-from penstock.graph.tables.addresses import find_files
 from penstock.partition import open_partition
 from penstock.plan.document import read_plan
 from penstock.report import write_report

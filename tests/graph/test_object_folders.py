@@ -10,9 +10,9 @@ import pytest
 import penstock as ps
 from object_store import Faults, Store, use_cache
 from penstock.errors import PenstockError
+from penstock.graph import addresses
 from penstock.graph.files import DOCUMENTS
 from penstock.graph.object_folders import ObjectFolder, address_of, is_remote, local_copy, send, shown
-from penstock.graph.tables import addresses
 from penstock.train.use import embed_run
 from refusals import refused
 from training_graphs import community_graph

@@ -28,7 +28,7 @@ from penstock.graph.files import DOCUMENTS, make_private_folder, open_lock, repl
 if TYPE_CHECKING:
     from pyarrow import fs
 
-    from penstock.graph.tables.addresses import Scheme
+    from penstock.graph.addresses import Scheme
 
 _REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?=[^/])")
 _LIVING = "run.json"
@@ -205,13 +205,13 @@ class ObjectFolder:
 
     @cached_property
     def _kind(self) -> "Scheme":
-        from penstock.graph.tables.addresses import SCHEMES
+        from penstock.graph.addresses import SCHEMES
 
         return SCHEMES[self._scheme]
 
     @cached_property
     def _system(self) -> "fs.FileSystem":
-        from penstock.graph.tables.addresses import opened_system
+        from penstock.graph.addresses import opened_system
 
         with self._reaching("read"):
             return opened_system(self._scheme, self._host, self._query)
@@ -501,7 +501,7 @@ class ObjectFolder:
         """Turns errors of pyarrow and the network into one sentence that names the address."""
         import pyarrow as pa
 
-        from penstock.graph.tables.addresses import access_error, problem_of
+        from penstock.graph.addresses import access_error, problem_of
 
         where = f"{self.shown}/{name}" if name else self.shown
         try:
@@ -582,7 +582,7 @@ def _is_among(name: str, only: tuple[str, ...]) -> bool:
 
 
 def _check_address(address: str) -> None:
-    from penstock.graph.tables.addresses import SCHEMES
+    from penstock.graph.addresses import SCHEMES
 
     scheme, _, rest = address.partition("?")[0].partition("://")
     host = rest.partition("/")[0]

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.inline_kernels import borrowed, inner
-from penstock.kernels import njit
+from penstock.kernels import borrowed, inner, njit
 from penstock.paths.route_table import DEPENDENCIES, RouteArrays, borrowed_routes
 from penstock.paths.rules import (
     LEO_SMOOTH_RULE,

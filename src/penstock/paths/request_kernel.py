@@ -6,8 +6,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, document_key, draw, unit
-from penstock.graph.inline_kernels import borrowed, inner
-from penstock.kernels import njit
+from penstock.kernels import borrowed, inner, njit
 from penstock.paths.decisions import InProgress, complete, decide, nothing_in_progress
 from penstock.paths.request_sequence import Sequence
 from penstock.paths.route_table import COMMON, NETWORK, RouteArrays, RouteTable, borrowed_routes

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.inline_kernels import borrowed, inner
+from penstock.kernels import borrowed, inner
 from penstock.paths.documents import ApplicationDocument, HardwareDocument, StepDocument
 
 NETWORK, COMMON = 1, 2
@@ -42,7 +42,7 @@ class RouteArrays(NamedTuple):
 
 @inner
 def borrowed_routes(routes: RouteArrays) -> RouteArrays:
-    """The same arrays without an owner, for kernels (see `graph/inline_kernels.py`)."""
+    """The same arrays without an owner, for kernels (see `penstock.kernels`)."""
     return RouteArrays(
         borrowed(routes.type_first), borrowed(routes.first), borrowed(routes.resource), borrowed(routes.service),
         borrowed(routes.delay), borrowed(routes.jitter), borrowed(routes.flags), borrowed(routes.capacity),

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw
-from penstock.graph.inline_kernels import borrowed, inner
+from penstock.kernels import borrowed, inner
 from penstock.paths.route_table import COMMON, RouteArrays, RouteTable
 
 # The state of a selector: one layout for all of them, so that one kernel serves all.
@@ -55,7 +55,7 @@ def new_state(routes: RouteArrays, requests: int, key: np.uint64) -> SelectorSta
 
 @inner
 def borrowed_state(state: SelectorState) -> SelectorState:
-    """The same arrays without an owner, for kernels (see `graph/inline_kernels.py`)."""
+    """The same arrays without an owner, for kernels (see `penstock.kernels`)."""
     return SelectorState(
         borrowed(state.paths), borrowed(state.free), borrowed(state.expected), borrowed(state.weights),
         borrowed(state.choices), borrowed(state.key), borrowed(state.settings),

@@ -10,8 +10,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.inline_kernels import borrowed, inner
-from penstock.kernels import njit
+from penstock.kernels import borrowed, inner, njit
 from penstock.simulate.sharing.groups import clear_group, enter, share_by_weight, shift_load, take_first, touch
 from penstock.simulate.sharing.priority import group_of_rank, open_ranks, share_by_rank
 from penstock.simulate.sharing.queues import join_queue, leave_queue, share_in_order

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.inline_kernels import inner
-from penstock.kernels import njit
+from penstock.kernels import inner, njit
 from penstock.simulate.workload import Amounts, Workload, successors
 
 # The ways of sharing that policies choose from. Kernels that take functions cannot be cached between processes, so they

@@ -18,9 +18,8 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, unit_draws
-from penstock.graph.inline_kernels import inner
 from penstock.hardware.machines import Network
-from penstock.kernels import njit
+from penstock.kernels import inner, njit
 from penstock.simulate.state import AT_WORK, Routes, Transport, TransportState, push_task
 
 _LEAST = 0.01

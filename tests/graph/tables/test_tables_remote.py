@@ -13,7 +13,8 @@ from test_tables_bounded import _digests
 
 from object_store import HAS_MOTO, free_port, s3_server
 from penstock.errors import PenstockError
-from penstock.graph.tables import addresses, bucket_files, import_tables
+from penstock.graph import addresses
+from penstock.graph.tables import bucket_files, import_tables
 
 pytestmark = pytest.mark.skipif(not HAS_MOTO, reason="moto with flask, which speaks S3 over HTTP, is not installed")
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from penstock.errors import PenstockError
+from penstock.graph.addresses import DataFile
 from penstock.graph.arrays import Array, ArrayWriter, open_array
 from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS, DrawnSplit, NodeSet
 from penstock.graph.folder import write_ids
 from penstock.graph.ids import StringIds
-from penstock.graph.tables.addresses import DataFile
 from penstock.graph.tables.bucket_files import MemoryBound
 from penstock.graph.tables.columns import LabelField
 from penstock.graph.tables.disk_index import DiskIndex

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pyarrow import types as kinds
 
 from penstock.errors import Code, PenstockError
+from penstock.graph.addresses import CheckedStream, DataFile, find_files, format_of
 from penstock.graph.arrays import Array
-from penstock.graph.tables.addresses import CheckedStream, DataFile, find_files, format_of
 from penstock.graph.tables.spec import EdgeSpec, NodeSpec
 
 # CSV and TSV as a stream of record batches.

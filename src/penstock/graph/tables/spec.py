@@ -7,10 +7,9 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from penstock.errors import PenstockError, nearest
+from penstock.graph.addresses import Format
 from penstock.graph.documents import StrictDocument, read_yaml, validated
 from penstock.graph.schema import EdgeType, check_name, edge_key
-
-Format = Literal["parquet", "csv", "tsv", "json"]
 
 
 def read_spec(path: Path) -> "Spec":

@@ -96,7 +96,8 @@ def link_use_over_time(timeline: Timeline, slots: int) -> Array:
         slots / timeline.makespan,
         out,
     )
-    return out * (slots / timeline.makespan) / routes.links["capacity"][:, None]
+    shares: Array = out * (slots / timeline.makespan) / routes.links["capacity"][:, None]
+    return shares
 
 
 @njit(nogil=True, cache=True)

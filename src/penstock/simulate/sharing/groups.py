@@ -3,7 +3,7 @@
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.inline_kernels import inner
+from penstock.kernels import inner
 from penstock.simulate.state import CHANGES, DIRTY, NONE, TOUCHED, meld, set_leaf, without_root
 
 # Operations on a group in every way of sharing: update its clock, set its speed, record the change. The paths with

@@ -7,7 +7,7 @@ changes no rate; any other changes none of the ranks before the first that it to
 """
 
 from penstock.graph.arrays import Array
-from penstock.graph.inline_kernels import inner
+from penstock.kernels import inner
 from penstock.simulate.sharing.groups import (
     OPEN,
     activate,

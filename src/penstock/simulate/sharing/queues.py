@@ -7,7 +7,7 @@ queue, and the queues' heads are served in order. The order is updated when some
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.inline_kernels import inner
+from penstock.kernels import inner
 from penstock.simulate.sharing.groups import log_speed, take_all
 from penstock.simulate.state import ACTIVE, NONE, meld, set_leaf, without_root
 

@@ -16,8 +16,7 @@ from pydantic import Field
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument
 from penstock.graph.hashing import below, draw, key_of
-from penstock.graph.inline_kernels import inner
-from penstock.kernels import njit
+from penstock.kernels import inner, njit
 from penstock.simulate.shop.schedule import NoOptions, Pick, Scheduler, ShopSchedule, in_order_of_arrival, placed
 from penstock.simulate.shop.shop import Shop, best_route, quickest
 

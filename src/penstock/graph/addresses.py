@@ -6,14 +6,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.tables.spec import Format
+
+Format = Literal["parquet", "csv", "tsv", "json"]
+"""What a table's files are written in."""
 
 # Schemes of addresses. Each is a file system of pyarrow, which reads its options from the query of an address and from
 # the environment as its documentation says.
