@@ -77,7 +77,7 @@ def test_features_that_must_be_converted_are_copied_for_launched_steps():
     [
         (ON_HOST, {}, ["auto", "aggregate"]),
         (PINNED, {}, ["auto", "aggregate", "divided"]),
-        (PINNED, {"model": "gcn"}, ["auto", "aggregate"]),
+        pytest.param(PINNED, {"model": "gcn"}, ["auto", "aggregate"], marks=pytest.mark.long),
         (PINNED, {"input_dropout": 0.1}, []),
         ({"features": "device"}, {}, []),
     ],

@@ -85,6 +85,7 @@ def assert_close(a, b):
         torch.testing.assert_close(values, b[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("capture", [True, False])
 @pytest.mark.parametrize("width", [4, 40])
 def test_features_that_two_share_are_read_as_those_of_one(device_memory, monkeypatch, capture, width):
@@ -203,7 +204,13 @@ UNFUSED = ("RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop")
 
 
 @pytest.mark.parametrize(
-    "fields", [*({"optimiser": each} for each in UNFUSED), {"optimiser_options": {"fused": False}}], ids=str
+    "fields",
+    [
+        *({"optimiser": each} for each in UNFUSED[:2]),
+        *(pytest.param({"optimiser": each}, marks=pytest.mark.long) for each in UNFUSED[2:]),
+        {"optimiser_options": {"fused": False}},
+    ],
+    ids=str,
 )
 def test_memory_of_optimisers_without_fused_steps_is_traced(device_memory, fields):
     facts = placed_session(community_graph(120), **fields).execution.placed.facts()

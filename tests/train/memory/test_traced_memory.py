@@ -98,6 +98,7 @@ def real_events(graph, bins, in_place=False, **fields):
     return noted.events
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("bins", [1, 2])
 @pytest.mark.parametrize(
     "fields",

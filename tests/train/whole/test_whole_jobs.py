@@ -41,6 +41,7 @@ def weighted_graph():
     return Graph(graph.nodes, {kind: lists_of(lists.indices, targets, 200, 200, w=weights)}, "weighted")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("bins", [1, 5])
 @pytest.mark.parametrize("kind", ["several", "number"])
 def test_several_labels_and_numbers(tmp_path, kind, bins):
