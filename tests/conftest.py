@@ -168,7 +168,7 @@ def cover(cells: list[pytest.Item], ways: int) -> list[pytest.Item]:
 
 
 def mark_rest_long(items: list[pytest.Item]) -> None:
-    """Of tests marked `covering`, leave a cover of the cells to `make test`; `make test-long` and GPUs run the others too.
+    """Of tests marked `covering`, leave a cover of the cells to `make test`; `make test-long` and GPUs run the others.
 
     Cells that are long already are no part of the product.
     """

@@ -42,7 +42,12 @@ def test_losses_in_many_bins_are_those_of_one_worker(fields):
     np.testing.assert_allclose(losses_of(graph, 2, bins=17, **fields), expected, rtol=ROUNDING)
 
 
-@pytest.mark.parametrize("fields", MODELS, ids=str)
+@pytest.mark.parametrize(
+    # Workers that share GCN are those of the tests below.
+    "fields",
+    [pytest.param(fields, marks=[pytest.mark.long] * (fields["model"] == "gcn")) for fields in MODELS],
+    ids=str,
+)
 def test_losses_are_those_of_one_worker(fields):
     graph = community_graph(120)
     expected = losses_of(graph, 1, bins=1, **fields)
