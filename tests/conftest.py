@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
+from itertools import combinations
 from pathlib import Path
 
 # Read by OpenMP when torch is imported: threads that wait leave their core to other tests.
@@ -159,8 +160,36 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
     return LastFirst.from_parent(parent, path=path) if last_first else None
 
 
+def cover(cells: list[pytest.Item], ways: int) -> list[pytest.Item]:
+    """As few cells of a product of parameters as show each value (`ways` is 1), or each pair of values (2)."""
+    shown = {cell: set(combinations(enumerate(cell.callspec._idlist), ways)) for cell in cells}
+    missing, chosen = set().union(*shown.values()), []
+    while missing:
+        chosen.append(max(cells, key=lambda cell: len(shown[cell] & missing)))
+        missing -= shown[chosen[-1]]
+    return chosen
+
+
+def mark_rest_long(items: list[pytest.Item]) -> None:
+    """Of tests marked `covering`, leave a cover of the cells to `make test`; `make test-long` and GPUs run the others.
+
+    Cells that are long already are no part of the product.
+    """
+    products = dict[str, list[pytest.Item]]()
+    for item in items:
+        if item.get_closest_marker("covering") is not None and item.get_closest_marker("long") is None:
+            products.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cells in products.values():
+        kept = cover(cells, *cells[0].get_closest_marker("covering").args)
+        for cell in cells:
+            if cell not in kept:
+                cell.add_marker(pytest.mark.long)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the tests as they begin, whatever order they were collected in; a GPU's begin in the order asked for."""
+    mark_rest_long(items)
     if config.option.markexpr == "gpu":
         return
     items.sort(key=lambda item: ([not item.nodeid.startswith(place) for place in LONGEST], item.nodeid.split("::")[0]))

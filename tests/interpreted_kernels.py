@@ -23,11 +23,18 @@ def one_launch_at_a_time(monkeypatch):
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
 
 
-def device_with_free_memory(monkeypatch, free_bytes):
+def device_with_free_memory(monkeypatch, free_bytes, traced=False):
     """The host stands in for a device while a test runs; `free_bytes` says how much of its memory is free.
 
     Two batches are drawn ahead to find the rows that are read most: they take seconds each, and two tell them too.
+    Unless `traced`, steps are taken to need no memory: a trace would take longer than the steps of most tests.
     """
+    if not traced:
+        from penstock.trace.allocators import DevicePeak
+
+        monkeypatch.setattr(
+            "penstock.train.device.traced.TracedMemory.traced", lambda self, decision: DevicePeak(0, 0, "", {})
+        )
     for name, value in {
         "mem_get_info": lambda *_: (free_bytes(), free_bytes()),
         "memory_reserved": lambda *_: 0,

@@ -22,11 +22,10 @@ import penstock
 from penstock import kernels
 from penstock.graph import hashing
 
-TRANSPOSE = """
+COUNT = """
 import numpy as np
-from penstock.graph.csr import transpose_lists
-transpose_lists(np.array([0, 1, 2]), np.array([1, 1], np.int32), 2)
 from penstock.graph import csr
+csr._count(np.array([1, 1], np.int32), np.zeros(3, np.int64))
 hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in vars(csr).values() if hasattr(kernel, "stats"))
 misses = sum(sum(kernel.stats.cache_misses.values()) for kernel in vars(csr).values() if hasattr(kernel, "stats"))
 print(hits, misses)
@@ -46,7 +45,7 @@ def copy_of_sources(place):
 def hits_and_misses(sources, cache):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
     environment |= {"PYTHONPATH": str(sources), "NUMBA_CACHE_DIR": str(cache)}
-    program = [sys.executable, "-c", TRANSPOSE]
+    program = [sys.executable, "-c", COUNT]
     done = subprocess.run(program, capture_output=True, text=True, check=True, env=environment, cwd=cache.parent)
     return tuple(map(int, done.stdout.split()))
 

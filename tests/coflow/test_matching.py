@@ -13,7 +13,7 @@ from penstock.coflow.matching import padded, printed_phases
 from refusals import refused
 
 COUNTEREXAMPLE = [[0, 1, 1], [1, 0, 1], [0, 0, 0]]
-EACH = 28
+EACH = 14
 """Matrices of a kind and number of ranks."""
 MATRICES = st.integers(1, 6).flatmap(
     lambda ranks: arrays.arrays(np.int64, (ranks, ranks), elements=st.integers(0, 12) | st.just(0))

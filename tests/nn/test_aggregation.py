@@ -54,6 +54,7 @@ def test_equal_to_dense_algebra(num_src, num_dst, edges, width, weights, totals,
         torch.testing.assert_close(aggregate(block, x, reduce), expected(block, x, reduce).float())
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("reduce", ["mean", "sum", "max"])
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("edges", [0, 14])

@@ -39,6 +39,7 @@ def test_equal_to_dense_softmax(weights, edges):
     )
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("edges", [0, 20])
 @pytest.mark.parametrize("dropping", [False, True])

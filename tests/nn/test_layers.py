@@ -124,6 +124,7 @@ LAYERS = [
 ]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("make", LAYERS)
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("edges", [0, 12])

@@ -83,6 +83,7 @@ def test_rows_of_odd_width_are_no_complex_numbers():
             build_scorer(name, 7)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (7, 300, 20), (3, 5000, 33)])
 def test_distances_without_gradients_rank_as_plain_ones(norm, sizes):

@@ -20,6 +20,7 @@ def random_block(rng, sources=300, destinations=120, weighted=False):
     return Block(indptr, indices, sources, weights, (rng.integers(0, 50, sources) + 0.0))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
 @pytest.mark.parametrize("weighted", [False, True])

@@ -19,6 +19,7 @@ def inputs(width=6, dtype=torch.float32):
     return {"a": rows(9, width, 1, dtype), "b": rows(7, width, 2, dtype)}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("order", ["aggregate", "transform"])
 @pytest.mark.parametrize("bases, blocks", [(0, 0), (3, 0), (0, 2)])
 def test_equal_to_pyg_with_many_relations(bases, blocks, order):
@@ -114,6 +115,7 @@ MAKERS = [
 ]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("make", MAKERS)

@@ -31,6 +31,7 @@ def options(**chosen):
     return ModelOptions(**{"model": "rgcn", "hidden": 8, "layers": 2, "heads": 2, **chosen})
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", ["rgcn", "sage", "gat", "gatv2", "hgt", "mlp"])
 @pytest.mark.parametrize("jump", ["none", "cat", "max"])
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])

@@ -19,6 +19,7 @@ def two_blocks(weights=False):
     return [random_block(9, 5, 14, weights), random_block(5, 3, 7, weights, seed=1)]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("make", NAMED)
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
 @pytest.mark.parametrize("jump", ["none", "cat", "max"])

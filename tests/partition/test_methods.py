@@ -35,11 +35,13 @@ INSTALLED = [pytest.param(name, marks=KAMINPAR if name == "kaminpar" else ()) fo
 
 @pytest.mark.parametrize("method", INSTALLED)
 def test_every_vertex_gets_a_part_and_the_answer_repeats(few_communities, method):
-    first = assign(few_communities, Cut(4, method=method), threads=1)
+    # Mt-KaHyPar takes many times as long as others.
+    graph = mesh_graph() if method == "hypergraph" else few_communities
+    first = assign(graph, Cut(4, method=method), threads=1)
     assert first.assignment.dtype == np.int32
     assert set(np.unique(first.assignment)) == {0, 1, 2, 3}
     # In several threads Mt-KaHyPar and KaMinPar may differ from run to run.
-    again = assign(few_communities, Cut(4, method=method), threads=1 if method in ("hypergraph", "kaminpar") else 2)
+    again = assign(graph, Cut(4, method=method), threads=1 if method in ("hypergraph", "kaminpar") else 2)
     np.testing.assert_array_equal(first.assignment, again.assignment)
 
 
@@ -58,8 +60,12 @@ def test_cuts_in_several_threads_are_those_of_one(few_communities):
 @pytest.mark.parametrize(
     "method, parts",
     [
-        *((method, parts) for method in ("metis", "stream") for parts in (2, 4, 8)),
-        *(pytest.param("kaminpar", parts, marks=KAMINPAR) for parts in (2, 4, 8)),
+        ("metis", 8),
+        ("stream", 4),
+        pytest.param("kaminpar", 2, marks=KAMINPAR),
+        *(pytest.param("metis", parts, marks=pytest.mark.long) for parts in (2, 4)),
+        *(pytest.param("stream", parts, marks=pytest.mark.long) for parts in (2, 8)),
+        *(pytest.param("kaminpar", parts, marks=[KAMINPAR, pytest.mark.long]) for parts in (4, 8)),
         *(pytest.param("hypergraph", parts, marks=pytest.mark.long) for parts in (2, 4, 8)),
     ],
 )

@@ -52,6 +52,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", GRAPHS)
 @pytest.mark.parametrize("start", ["random", "chunk", "stream", "metis"])
 @pytest.mark.parametrize("parts", [2, 5, 8])

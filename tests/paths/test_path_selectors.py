@@ -195,8 +195,8 @@ def test_the_optimum_of_a_window_is_that_of_all_choices():
 def test_the_clairvoyant_choices_of_a_short_sequence_are_the_best_of_all():
     application, table = two_paths()
     for seed in range(2):
-        sequence = draw_sequence(application, None, 7e5, 7, seed=seed)
-        every = [_simulated(table, sequence, paths, seed) for paths in itertools.product((SLOW, FAST), repeat=7)]
+        sequence = draw_sequence(application, None, 7e5, 6, seed=seed)
+        every = [_simulated(table, sequence, paths, seed) for paths in itertools.product((SLOW, FAST), repeat=6)]
         least = min((each.record.end - sequence.arrivals).sum() for each in every)
         found = simulate_paths(table, sequence, "clairvoyant", seed).record
         assert (found.end - sequence.arrivals).sum() == pytest.approx(least, rel=1e-12)

@@ -29,6 +29,7 @@ def case(condition, replace, weight, fanouts):
     return graph, sampler, centres, leaves, admissible, more
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("weight", [None, "w"])
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -52,6 +53,7 @@ def test_sums_and_means_are_unbiased(condition, replace, weight):
         assert (np.diff(block.indptr) == (admissible.sum() if fanout == ALL else expected)).all()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("fanout", [3, 40])
 def test_every_admissible_neighbour_is_equally_likely(condition, fanout):
@@ -63,6 +65,7 @@ def test_every_admissible_neighbour_is_equally_likely(condition, fanout):
     assert abs(counts - COPIES * chance).max() <= 5 * np.sqrt(COPIES * chance * (1 - chance))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("weight", [None, "w"])
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_the_same_on_any_number_of_threads(condition, weight):

@@ -76,6 +76,7 @@ def test_keys_make_batches_differ():
         assert not np.array_equal(first.vertices["node"], other.vertices["node"])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("fanout", [3, 40])
 @pytest.mark.parametrize("replace", [False, True])
 def test_every_neighbour_is_equally_likely(fanout, replace):

@@ -33,6 +33,7 @@ def tables(tmp_path_factory):
     return made
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("cache", [0, 1, 50, ROWS])
 @pytest.mark.parametrize("kind", SHAPES, ids=str)
 def test_rows_are_those_of_the_table(tables, kind, cache):

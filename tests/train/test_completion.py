@@ -22,7 +22,10 @@ from refusals import refused
 from training_graphs import facts_of, lines_of, trained
 
 
-@pytest.mark.parametrize("name", SCORER_CASES)
+# Below, ComplEx learns a relation that is symmetric.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name == "complex")) for name in SCORER_CASES]
+)
 def test_every_scorer_learns(name, tmp_path):
     """Chance is a mean reciprocal rank of about 0.1 among 48 entities."""
     epochs = {"rotate": 60, "transe": 60}.get(name, 40)
@@ -34,7 +37,7 @@ def test_every_scorer_learns(name, tmp_path):
     assert facts_of(run.path)["task"] == "knowledge-graph-completion"
 
 
-@pytest.mark.parametrize("name", ["complex", "distmult"])
+@pytest.mark.parametrize("name", ["complex", pytest.param("distmult", marks=pytest.mark.long)])
 def test_a_symmetric_relation_is_learned(name, tmp_path):
     """Only the other direction of each held-out pair is known. Relations around one reach 0.2 to 0.3: every entity is
     its own best answer then."""

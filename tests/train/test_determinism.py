@@ -38,6 +38,7 @@ def cases(tmp_path_factory):
     return {name: (graph, job, trained(graph, folder / name, **job)) for name, (graph, job) in jobs.items()}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("pipeline", PIPELINES, ids=["2 threads", "4 threads", "3 threads, shallow"])
 @pytest.mark.parametrize("name", ["features", "embeddings", "typed", "links"])
 def test_weights_do_not_depend_on_threads_or_depths(cases, name, pipeline, tmp_path):

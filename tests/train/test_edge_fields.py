@@ -231,6 +231,7 @@ def few_edges():
     return Graph(graph.nodes, {kind: EdgeSet(indptr, edges.indices[: indptr[-1]], fields)}, "few")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("fields", [{"batch_size": 4}, {"sampler": "whole", "bins": 6, "layers": 2}], ids=str)
 @pytest.mark.parametrize("model", FEATURED)
 def test_batches_and_bins_without_edges(tmp_path, model, fields):

@@ -51,11 +51,11 @@ def test_several_types(tmp_path, model):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"model": "gine", "edge_features": ["edge_attr", "far"]},
-        {"model": "gatv2", "edge_features": ["edge_attr", "far"], "heads": 2},
+        pytest.param({"model": "gine", "edge_features": ["edge_attr", "far"]}, marks=pytest.mark.long),
+        pytest.param({"model": "gatv2", "edge_features": ["edge_attr", "far"], "heads": 2}, marks=pytest.mark.long),
         {"model": "transformer", "edge_features": ["edge_attr", "far"], "heads": 2},
         {"model": "gcn", "edge_weight": "edge_weight"},
-        {"model": "sage", "edge_weight": "edge_weight"},
+        pytest.param({"model": "sage", "edge_weight": "edge_weight"}, marks=pytest.mark.long),
     ],
 )
 def test_models_that_read_what_edges_carry(tmp_path, fields):

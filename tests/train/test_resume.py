@@ -211,7 +211,7 @@ def test_a_module_of_ones_own(tmp_path):
     assert_same_runs(whole, run)
 
 
-@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.long), 9, 20])
+@pytest.mark.parametrize("step", [9, *(pytest.param(step, marks=pytest.mark.long) for step in (3, 20))])
 def test_early_stopping_is_not_forgotten(step, tmp_path):
     graph, fields = community_graph(), {"epochs": 30, "patience": 2, "lr": 0.1}
     whole = trained(graph, tmp_path / "whole", **fields)

@@ -50,6 +50,7 @@ def losses_of(run):
     return [record["loss"] for record in map(json.loads, lines) if record["kind"] == "step"]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("corrupt", ["destination", "source"])
 def test_later_edges_change_no_batch_of_edges(whole, corrupt):
@@ -90,6 +91,7 @@ def test_negatives_have_the_time_of_their_positive_and_are_no_edges_by_then():
     assert later > 0
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("typed", [False, True])
 @pytest.mark.parametrize("job", [LINKS, CLASSES])
 @pytest.mark.parametrize("whole", [True, False])
@@ -118,6 +120,7 @@ def test_batches_hold_nothing_that_is_not_before_their_edges(job, typed, whole):
     assert seen > 500
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("typed", [False, True])
 @pytest.mark.parametrize("job", [RANKED, CLASSES])
 def test_what_is_later_than_an_edge_changes_no_score(tmp_path, job, typed):

@@ -40,7 +40,7 @@ def losses_of(run):
     return [record["loss"] for record in map(json.loads, lines) if record["kind"] == "step"]
 
 
-@pytest.mark.parametrize("model", ["rgcn", "hgt"])
+@pytest.mark.parametrize("model", ["rgcn", pytest.param("hgt", marks=pytest.mark.long)])
 def test_later_edges_change_nothing(tmp_path, model):
     fields = {**ALL_HOPS, "model": model, "heads": 2, "time": "t", "seed_time": "when"}
     before = trained(timed_papers(), tmp_path / "before", **fields)

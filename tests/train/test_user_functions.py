@@ -72,6 +72,7 @@ def error_rate(outputs, labels):
 error_rate.better = "lower"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("sampler", [{}, {"sampler": "whole", "batch_size": 1000}])
 @pytest.mark.parametrize("loss", [cross_entropy, rows_alike])
 def test_a_loss_that_is_the_tasks_own_learns_the_same(tmp_path, loss, sampler):

@@ -6,6 +6,7 @@ of an execution mode (`plan/workloads`) turns a profile into tasks and flows. Ev
 measured.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -156,7 +157,9 @@ def _driver() -> str | None:
     return os.environ.get("NVIDIA_DRIVER_VERSION")
 
 
+@functools.cache
 def _version(name: str) -> str | None:
+    """The version of an installed library, which is read from a file of it once: every run asks twice."""
     try:
         return version(name)
     except PackageNotFoundError:

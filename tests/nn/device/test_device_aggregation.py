@@ -20,6 +20,7 @@ def by(reduce):
     return lambda block, x: aggregate(block, x, reduce)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("reduce", REDUCES)
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize(("width", "edges"), [(3, 14), (16, 60), (33, 0), (300, 8)])

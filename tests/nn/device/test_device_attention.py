@@ -49,6 +49,7 @@ def compare(function, block, made, heads, size, device, dropped=False, tolerance
     return got
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("function", [attend, attend_jointly])
 @pytest.mark.parametrize(
     ("heads", "size", "edges", "weights"),

@@ -23,6 +23,7 @@ def on(device, key):
     return torch.from_numpy(np.array([key], np.uint64).view(np.int64)).to(device)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("width", [1, 3, 16, 33, 100])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_host_s_bits(device, width, dtype):

@@ -34,6 +34,7 @@ def drawn(block, ids, device, direct, room=3):
     return widened
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize(
     ("heads", "size", "width", "edges", "weights", "loops", "concat"),

@@ -44,6 +44,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("weights", [False, True])
 def test_equal_to_the_host(device, name, weights):
@@ -143,6 +144,7 @@ def typed_layers(block):
     ]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("weights", [False, True])
 def test_typed_layers(device, number, weights):

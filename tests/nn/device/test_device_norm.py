@@ -49,6 +49,7 @@ def assert_same_statistics(mine, theirs):
         torch.testing.assert_close(mine.get_buffer(name).cpu().to(right.dtype), right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("count", "places", "width", "shift"),
     [(600, 700, 20, 0.0), (5, 9, 3, 0.0), (300, 300, 130, 0.0), (513, 520, 8, 3e3)],

@@ -150,6 +150,7 @@ def test_weights_side_by_side_and_their_gradients(widths, compute, device, monke
         assert torch.equal(mine.grad.cpu(), columns.reshape(mine.shape).to(own))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("rows", "classes"), [(1, 2), (37, 47), (9, 1100)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("number", [torch.float32, torch.bfloat16])
@@ -176,6 +177,7 @@ def _short(given):
     return given[2][:, :16], given[3][:, 8:]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(
     ("model", "fields"),

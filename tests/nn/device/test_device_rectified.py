@@ -30,6 +30,7 @@ def test_settled_rows_are_those_of_the_host(width, share, device):
     torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("norm", ["none", "layer"])
 @pytest.mark.parametrize("aggregate", ["mean", "sum"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

@@ -88,6 +88,7 @@ def test_neighbours_without_rows_of_their_own(device, name, dtype):
         assert_near(mine, correct, 2e-5)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("model", ["sage", "gcn", "gin", "gat", "mlp"])
 @pytest.mark.parametrize("residual", [False, True])
 def test_models_take_tables(device, model, residual):

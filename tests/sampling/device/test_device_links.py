@@ -319,9 +319,17 @@ OF_TYPES = [
     *((name, CITES, "same") for name in ("own-of-both-ends", "in-batch-of-both-ends")),
     ("joint", EDITS, "none"),
 ]
+SELDOM = (
+    *((name, WRITES, BY) for name in ("none", "own", "own-sources", "joint", "in-batch")),
+    ("joint-in-groups", BY, WRITES),
+    ("in-batch-of-both-ends", CITES, "same"),
+)
+"""Simple forms of other policies, which the tests of one type have as well, and relations that others are drawn for."""
 
 
-@pytest.mark.parametrize("name, kind, reverse", OF_TYPES)
+@pytest.mark.parametrize(
+    "name, kind, reverse", [pytest.param(*case, marks=[pytest.mark.long] * (case in SELDOM)) for case in OF_TYPES]
+)
 def test_batches_of_several_types_are_the_hosts(device, name, kind, reverse):
     graph = typed_lists()
     batcher = EdgeBatcher(graph, kind, POLICIES[name])

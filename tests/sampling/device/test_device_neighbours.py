@@ -44,6 +44,7 @@ def assert_same(host, drawn):
         np.testing.assert_array_equal(expected.totals[: block.num_src], block.totals.cpu().numpy())
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("fanouts", [[15, 10, 5], [1], [32, 2], [3, 3, 3, 3]])
 def test_batches_are_the_cpus(fanouts, replace, device):

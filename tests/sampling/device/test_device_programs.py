@@ -96,7 +96,8 @@ WEIGHTED = [
     {"fanouts": [2, -1], "weight": "few", "replace": True},
     {"fanouts": [3, 2], "edge_weight": "whole"},
     {"fanouts": [-1, 40], "edge_weight": "w"},
-    {"fanouts": [3, 2], "weight": "whole"},
+    # Kernels of the host that draw by whole numbers take 9 s to compile; by other numbers they are compiled above.
+    pytest.param({"fanouts": [3, 2], "weight": "whole"}, marks=pytest.mark.long),
 ]
 
 

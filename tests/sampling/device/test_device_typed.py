@@ -87,6 +87,7 @@ FANOUTS = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("fanouts", FANOUTS.values(), ids=FANOUTS)
 def test_batches_are_the_cpus(fanouts, replace, device):

@@ -29,6 +29,7 @@ def scored(batch):
     ]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("graph, kind", [(shop_graph(), RATES), (complete_graph(9), ("node", "to", "node"))])
 @pytest.mark.parametrize("policy", POLICIES)
 @given(st.data())

@@ -77,6 +77,7 @@ def store_here(partition):
 HOW = [{}, {"weight": "w", "replace": True}, {"weight": "w", "uniform": True}]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_parts_here(tmp_path, parts, how):

@@ -33,6 +33,7 @@ SEEDS = np.array([7, 0, 299, 31, 150, 12])
 TYPED_SEEDS = {"item": np.array([5, 69, 0]), "user": np.array([119, 3])}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("excluding", [False, True])
 def test_parts_here(tmp_path, way, excluding):
@@ -45,6 +46,7 @@ def test_parts_here(tmp_path, way, excluding):
         assert_same_but_for_numbers(partition, parted, whole)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("excluding", [False, True])
 def test_parts_of_a_typed_graph_here(tmp_path, way, excluding):
@@ -58,6 +60,7 @@ def test_parts_of_a_typed_graph_here(tmp_path, way, excluding):
         assert_same_but_for_numbers(partition, parted, whole)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("way", ["totals", "replace", "weight"])
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_behind_the_wire(tmp_path, owners, way, parts):

@@ -44,6 +44,7 @@ def test_parts_behind_the_wire_and_here(tmp_path, owners, dtype, weight):
         assert_same_but_for_numbers(partition, sampler.sample(partition.new_ids(SEEDS), KEY, times=times), whole)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "dtype, weight", [(np.int32, None), (np.uint16, None), (np.float64, None), (np.int64, "w"), (np.int64, "exact")]
 )

@@ -98,6 +98,7 @@ def test_batches_are_those_of_the_uncut_graph(tmp_path, owners, kind):
                 assert sampler.items is None
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("more", [{}, {"every_row": True}, {"every_input": True}], ids=str)
 @pytest.mark.parametrize("kind", ["ladies", "saint-edge", "cluster"])
 def test_shares_drawn_by_tasks_of_their_own(tmp_path, owners, kind, more):

@@ -65,6 +65,7 @@ def test_owners_give_no_more_than_there_is(tmp_path, owners):
             channels(0).call(Message(kind, body))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("weight", [None, "w"])
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_nobody_draws_what_is_held_out(tmp_path, owners, weight, symmetric):

@@ -42,6 +42,7 @@ def plain_rank(table, vectors, triple, end, true, low, high):
     return 1 + higher + level / 2
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("graph", [family_graph(), shop_graph()], ids=["one type", "two types"])
 @pytest.mark.parametrize("end", ["destination", "source"])
 @pytest.mark.parametrize("block_bytes", [64 << 20, 600])

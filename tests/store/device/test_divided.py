@@ -33,6 +33,7 @@ def numbers(dtype, *shape):
     return torch.arange(1, 1 + int(np.prod(shape))).remainder(127).add(1).view(shape).to(dtype)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("division", DIVISIONS)
 @pytest.mark.parametrize("cached", [None, range(0, ROWS, 3)], ids=["plain", "cached"])
 @pytest.mark.parametrize("id_type", [torch.int32, torch.int64])

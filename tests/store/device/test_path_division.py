@@ -45,6 +45,7 @@ def best_speed(chunk, fixed):
 EVEN, FAST, SLOW, SLOWEST = 25e-6, 15e-6, 60e-6, 300e-6
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 @pytest.mark.parametrize("fixed", [(0.0, 0.0), (0.0, 2e-3), (1e-3, 0.0)], ids=str)
 def test_the_fastest_share_is_found_and_found_again_when_a_path_changes(noise, fixed):

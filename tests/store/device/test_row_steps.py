@@ -10,6 +10,7 @@ from penstock.store.embedding import EmbeddingTable
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
 @pytest.mark.parametrize("width", [3, 1030])

@@ -34,6 +34,7 @@ def some_ids(partition, node_type, count=300, seed=1):
     return rng.integers(0, partition.book.count(node_type), count)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("parts", [1, 2, 4])
 @pytest.mark.parametrize("local", ["all", "first", "none"])
 def test_every_field_is_the_whole_graphs(whole, cuts, posts, parts, local):

@@ -72,6 +72,7 @@ def learn(partition, remote, table, steps, world):
         table.push(ids, total[ids])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("optimiser", ["adam", "dense-adam", "adagrad"])
 @pytest.mark.parametrize(("parts", "world"), [(1, 1), (2, 2), (4, 3)])
 def test_learning_equals_one_table(tables, parts, world, optimiser):

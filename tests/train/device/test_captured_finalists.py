@@ -12,6 +12,7 @@ from operator_profiles import gpu_profile
 from penstock.cost.model import CostModel
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution.first_layer import rows_aggregated, rows_read_by_device
+from penstock.trace.allocators import DevicePeak
 from penstock.train import finalists as settlement
 from penstock.train import finalists as trial
 from penstock.train.finalists import PredictedSteps, group_bytes, seconds_of_batches, settle
@@ -77,7 +78,7 @@ def test_features_that_must_be_converted_are_copied_for_launched_steps():
     [
         (ON_HOST, {}, ["auto", "aggregate"]),
         (PINNED, {}, ["auto", "aggregate", "divided"]),
-        (PINNED, {"model": "gcn"}, ["auto", "aggregate"]),
+        pytest.param(PINNED, {"model": "gcn"}, ["auto", "aggregate"], marks=pytest.mark.long),
         (PINNED, {"input_dropout": 0.1}, []),
         ({"features": "device"}, {}, []),
     ],
@@ -166,6 +167,8 @@ def test_a_trial_of_captured_steps_times_bursts(monkeypatch):
 
 def test_a_way_that_has_no_room_on_the_device_is_no_finalist(monkeypatch):
     session = session_of(community_graph(60), placement=PINNED)
+    steps = DevicePeak(1 << 20, 1 << 20, "captured step", {"activations": 1 << 20})
+    monkeypatch.setattr("penstock.train.device.traced.TracedMemory.traced", lambda *_: steps)
     monkeypatch.setattr("penstock.train.device.placement.device_memory_of", lambda _: (1 << 10, 1 << 10))
     tried = timed_by(monkeypatch, {"auto": 1.0})
     settle(session)

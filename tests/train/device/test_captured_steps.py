@@ -111,8 +111,8 @@ def usual(graph):
         pytest.param("Adam", {"clip": 0.5, "model": "gin"}, marks=pytest.mark.long),
         ("SGD", {"clip": 0.5, "model": "gin"}),
         ("Adam", {"class_weights": "balanced"}),
-        ("SGD", {"norm": "batch"}),
-        ("Adam", {"model": "gat", "heads": 2}),
+        pytest.param("SGD", {"norm": "batch"}, marks=pytest.mark.long),
+        pytest.param("Adam", {"model": "gat", "heads": 2}, marks=pytest.mark.long),
         ("SGD", {"model": "gat", "heads": 2, "norm": "batch"}),
         ("RMSprop", {}),
         ("NAdam", {"clip": 0.5}),
@@ -153,12 +153,16 @@ DRAWN = [
 ]
 
 
+SELDOM = ({"fanouts": [-1, 2]}, {"sampler": "labor"}, {"sampler": "fastgcn", "fanouts": [30, 60]})
+"""Draws that are like others here; whether they are the host's is tested of each sampler by itself."""
+
+
 def draws_with_models():
-    """Each draw with one of the models in `make test`, and with the other in `make test-long`."""
+    """Draws with one of the models in `make test`, and with the other, as those of `SELDOM`, in `make test-long`."""
     models = [("sage", True), ("gcn", False)]
     for number, fields in enumerate(DRAWN):
         name = "-".join(map(str, fields.values()))
-        yield pytest.param(fields, *models[number % 2], id=name)
+        yield pytest.param(fields, *models[number % 2], id=name, marks=[pytest.mark.long] * (fields in SELDOM))
         yield pytest.param(fields, *models[1 - number % 2], id=f"{name}-other", marks=pytest.mark.long)
 
 
@@ -187,7 +191,7 @@ def test_running_statistics_of_batches_that_are_drawn_again_move_once(graph):
     assert_same(tight, learned(session_of(graph, **batch)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("pause", [1, 2, 100])
+@pytest.mark.parametrize("pause", [1, pytest.param(2, marks=pytest.mark.long), 100])
 def test_bursts_change_nothing(graph, usual, pause):
     assert_same(learned(session_of(graph), pause), usual, rtol=0, atol=0)
 
@@ -201,7 +205,9 @@ def test_they_go_on_from_anywhere(graph, usual):
     assert_same(([*first, *rest], last), usual, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("optimiser", ["RMSprop", "NAdam", "ASGD"])
+@pytest.mark.parametrize(
+    "optimiser", ["RMSprop", *(pytest.param(name, marks=pytest.mark.long) for name in ("NAdam", "ASGD"))]
+)
 def test_batches_that_are_drawn_again_are_learned_once_by_any_optimiser(graph, optimiser):
     from penstock.sampling.device.block import Room
 

@@ -54,7 +54,7 @@ def trained(session):
 @pytest.mark.parametrize(
     ("fields", "placement"),
     [
-        ({"model": "gatv2", "edge_features": FIELDS}, "auto"),
+        pytest.param({"model": "gatv2", "edge_features": FIELDS}, "auto", marks=pytest.mark.long),
         ({"model": "gine", "edge_features": FIELDS}, {"topology": "pinned"}),
         ({"model": "transformer", "edge_features": FIELDS}, "auto"),
         ({"edge_features": FIELDS, "edge_weight": "edge_weight"}, "auto"),

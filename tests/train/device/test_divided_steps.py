@@ -65,6 +65,7 @@ def learned_along_any(graph):
     return functools.cache(lambda: learned(session_of(graph, feature_paths=EVERY)))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("capture", [True, False])
 @pytest.mark.parametrize(
     ("paths", "placement"),

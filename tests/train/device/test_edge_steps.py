@@ -68,21 +68,23 @@ def assert_same(a, b, **close):
         torch.testing.assert_close(values, b[1][name], **close)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"negatives": "joint", "negatives_per_edge": 20, "loss": "softmax", "model": "gcn"},
-        {"negatives": "in-batch", "loss": "softmax", "filtered": True, "batch_size": 40, "epochs": 1},
-        {"negatives_per_edge": 3, "corrupt": "both", "filtered": True, "scorer": "mlp", "epochs": 1},
-        {"task": "edge-classification", "label": "alike", "class_weights": "balanced"},
-        {"task": "edge-regression", "label": "apart", "clip": 0.5},
-        {"fanouts": [-1, 33], "sample_on": "device", "epochs": 1, "batch_size": 200},
-        {"weight": "heavy", "epochs": 1},
-    ],
-    ids=["links", "joint", "in-batch", "both-ends", "classes", "numbers", "whole-lists", "by-weight"],
-)
-def test_they_learn_what_the_pipeline_learns(graph, fields):
+CASES = {
+    "links": {},
+    "joint": {"negatives": "joint", "negatives_per_edge": 20, "loss": "softmax", "model": "gcn"},
+    "in-batch": {"negatives": "in-batch", "loss": "softmax", "filtered": True, "batch_size": 40, "epochs": 1},
+    "both-ends": {"negatives_per_edge": 3, "corrupt": "both", "filtered": True, "scorer": "mlp", "epochs": 1},
+    "classes": {"task": "edge-classification", "label": "alike", "class_weights": "balanced"},
+    "numbers": {"task": "edge-regression", "label": "apart", "clip": 0.5},
+    "whole-lists": {"fanouts": [-1, 33], "sample_on": "device", "epochs": 1, "batch_size": 200},
+    "by-weight": {"weight": "heavy", "epochs": 1},
+}
+SELDOM = ("in-batch", "whole-lists")
+"""Whether negatives and lists are the host's is tested of each policy and fan-out by itself."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in SELDOM)) for name in CASES])
+def test_they_learn_what_the_pipeline_learns(graph, name):
+    fields = CASES[name]
     assert_same(learned(session_of(graph, **fields)), loaded(graph, **fields), rtol=1e-3, atol=1e-4)
 
 

@@ -99,8 +99,9 @@ def graph():
         {},
         {"embedding_optimiser": "adagrad", "model": "gcn"},
         {"embedding_optimiser": "dense-adam", "clip": 0.05},
-        {"model": "gat", "heads": 2, "clip": 0.05, **FEWER},
-        {"task": "link-prediction", "batch_size": 150, **FEWER},
+        # Attention and links learn rows below, in graphs of several types.
+        pytest.param({"model": "gat", "heads": 2, "clip": 0.05, **FEWER}, marks=pytest.mark.long),
+        pytest.param({"task": "link-prediction", "batch_size": 150, **FEWER}, marks=pytest.mark.long),
     ],
 )
 def test_losses_and_rows_are_those_of_the_host(graph, fields):
@@ -195,8 +196,8 @@ TYPED = {
 }
 
 
-SELDOM = ("gat", "whole lists, attended")
-"""Their draws and their layers are those of others: whole lists, and attention."""
+SELDOM = ("gat", "whole lists, attended", "links, joint", "links of one type", "numbers of edges")
+"""Their draws, layers and tasks are those of others: whole lists, attention, links, and labels of edges."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in SELDOM)) for name in TYPED])
@@ -228,7 +229,7 @@ def test_several_types_that_lack_room_are_drawn_again(typed):
     [
         {"batch_size": 16, **FEWER},
         pytest.param({"model": "hgt", "heads": 2, "batch_size": 16, **FEWER}, marks=pytest.mark.long),
-        {**LINKS, "batch_size": 43},
+        pytest.param({**LINKS, "batch_size": 43}, marks=pytest.mark.long),
     ],
 )
 def test_several_types_resume_with_the_same_bits(typed, task):

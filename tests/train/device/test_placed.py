@@ -44,8 +44,14 @@ class Notes(Progress):
 def device_memory(monkeypatch):
     """A device of which a test says how much is free; a step takes a kilobyte a row."""
     free = [PLENTY]
-    device_with_free_memory(monkeypatch, lambda: free[0])
+    device_with_free_memory(monkeypatch, lambda: free[0], traced=True)
     return free
+
+
+@pytest.fixture
+def untraced(monkeypatch):
+    """A device with room for everything, whatever steps take."""
+    device_with_free_memory(monkeypatch, lambda: PLENTY)
 
 
 def placed_session(graph, notes=None, **fields):
@@ -85,9 +91,10 @@ def assert_close(a, b):
         torch.testing.assert_close(values, b[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("capture", [True, False])
 @pytest.mark.parametrize("width", [4, 40])
-def test_features_that_two_share_are_read_as_those_of_one(device_memory, monkeypatch, capture, width):
+def test_features_that_two_share_are_read_as_those_of_one(untraced, monkeypatch, capture, width):
     """To the bit, in the table and as copied rows; the other process is a thread."""
     shared_on_host(monkeypatch)
     graph = community_graph(120)
@@ -191,7 +198,7 @@ def _lists(graph):
         ({"optimiser": "SGD", "optimiser_options": {"momentum": 0.9, "dampening": 0.1}}, "dampened momentum"),
     ],
 )
-def test_what_is_not_captured_says_why_and_learns_the_same(device_memory, fields, said):
+def test_what_is_not_captured_says_why_and_learns_the_same(untraced, fields, said):
     graph, notes = community_graph(120), Notes()
     session = placed_session(graph, notes, **fields)
     assert not session.execution.placed.is_captured
@@ -203,14 +210,20 @@ UNFUSED = ("RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop")
 
 
 @pytest.mark.parametrize(
-    "fields", [*({"optimiser": each} for each in UNFUSED), {"optimiser_options": {"fused": False}}], ids=str
+    "fields",
+    [
+        *({"optimiser": each} for each in UNFUSED[:2]),
+        *(pytest.param({"optimiser": each}, marks=pytest.mark.long) for each in UNFUSED[2:]),
+        {"optimiser_options": {"fused": False}},
+    ],
+    ids=str,
 )
 def test_memory_of_optimisers_without_fused_steps_is_traced(device_memory, fields):
     facts = placed_session(community_graph(120), **fields).execution.placed.facts()
     assert facts["predicted_by"] == "traced" and facts["why"][-1] == "Steps are captured once and replayed."
 
 
-def test_batch_normalisation_is_captured(device_memory):
+def test_batch_normalisation_is_captured(untraced):
     graph = community_graph(120)
     session = placed_session(graph, norm="batch")
     found, right = trained(session), plain(graph, norm="batch")
@@ -221,7 +234,7 @@ def test_batch_normalisation_is_captured(device_memory):
 
 
 @pytest.mark.parametrize("fields", [{}, {"sampler": "labor"}, {"placement": {"features": "pinned"}}], ids=str)
-def test_batches_of_launched_steps_are_drawn_by_the_thread_that_computes(device_memory, fields):
+def test_batches_of_launched_steps_are_drawn_by_the_thread_that_computes(untraced, fields):
     graph = community_graph(120)
     session = placed_session(graph, capture=False, **fields)
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, 1)
@@ -237,7 +250,7 @@ def test_batches_of_launched_steps_are_drawn_by_the_thread_that_computes(device_
     assert_close(weights(session), plain(graph, **{**fields, "placement": "auto"}))
 
 
-def test_steps_that_end_early_leave_no_batch_behind(device_memory):
+def test_steps_that_end_early_leave_no_batch_behind(untraced):
     graph = community_graph(120)
     session = placed_session(graph, capture=False)
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, 1)
@@ -249,7 +262,7 @@ def test_steps_that_end_early_leave_no_batch_behind(device_memory):
     assert_close(trained(session), plain(graph))
 
 
-def test_hybrid_drawing_is_measured_or_forced(device_memory):
+def test_hybrid_drawing_is_measured_or_forced(untraced):
     graph = community_graph(120)
     for fields in ({"sample_on": "hybrid"}, {"capture": False}):
         notes = Notes()
@@ -258,7 +271,7 @@ def test_hybrid_drawing_is_measured_or_forced(device_memory):
         assert "sample_on" in fields or any("a batch takes the device" in sentence for sentence in notes.said)
 
 
-def test_graphs_of_several_types(device_memory):
+def test_graphs_of_several_types(untraced):
     for capture in (True, False):
         session = placed_session(typed_graph(), model="rgcn", capture=capture)
         assert session.execution.placed.facts()["topology"] == "device"
@@ -274,7 +287,7 @@ def test_graphs_of_several_types(device_memory):
     "room",
     [None, 3, [[16, 20]], [[16, 20, 30], [8]], [[8, 20, 30], [8, 8]], [[16, 0, 1], [1, 1]], [[16, 30, 20], [8, 8]]],
 )
-def test_a_room_that_is_no_jobs_is_refused(device_memory, room):
+def test_a_room_that_is_no_jobs_is_refused(untraced, room):
     session = placed_session(community_graph(120))
     with refused("mismatched-inputs"):
         session.execution.placed.take_room(room)

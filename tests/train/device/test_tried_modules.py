@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself is tested in test_captured"),
 ]
-FEW = {"fanouts": [3, 2], "batch_size": 16, "epochs": 2, "device": "cpu", "threads": 1}
+FEW = {"fanouts": [3, 2], "batch_size": 16, "epochs": 1, "device": "cpu", "threads": 1}
 
 
 @pytest.fixture(autouse=True)

@@ -67,12 +67,13 @@ MODELS = [
     {"model": "rgcn"},
     {"model": "sage", "jump": "cat", "fanouts": [2, 2, 2]},
 ]
+SELDOM = (MODELS[2], MODELS[5])
 
 
 @pytest.mark.parametrize(
     "features, fields",
     [
-        *((True, fields) for fields in MODELS),
+        *(pytest.param(True, fields, marks=[pytest.mark.long] * (fields in SELDOM)) for fields in MODELS),
         # Learned rows are the input of the first layer as features are.
         (False, MODELS[0]),
         *(pytest.param(False, fields, marks=pytest.mark.long) for fields in MODELS[1:]),

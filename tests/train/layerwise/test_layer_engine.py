@@ -69,7 +69,7 @@ def whole_graph_outputs(session, target):
 CASES = [
     (community_graph, "node", {"model": "sage"}),
     (community_graph, "node", {"model": "gat", "norm": "layer"}),
-    (community_graph, "node", {"model": "gcn", "fanouts": [2, 2, 2]}),
+    pytest.param(community_graph, "node", {"model": "gcn", "fanouts": [2, 2, 2]}, marks=pytest.mark.long),
     (typed_graph, "paper", {"model": "rgcn"}),
 ]
 

@@ -67,7 +67,7 @@ def test_vertices_of_drawn_splits_are_evaluated():
 
 def test_what_is_evaluated_of_a_large_graph_is_not_looked_for(monkeypatch):
     """Its chunks fill the working memory, whatever is evaluated."""
-    graph, fields = community_graph(20_000), SMALL | {"hidden": 64, "epochs": 1, "device": "cpu", "graph": "in memory"}
+    graph, fields = community_graph(8_000), SMALL | {"hidden": 64, "epochs": 1, "device": "cpu", "graph": "in memory"}
     exact = forecast(job_of(fields), graph, device="cpu").host
     monkeypatch.setattr(inference, "_FEW_EDGES", 1_000)
     monkeypatch.setattr(host.HostPlan, "start", None)
@@ -79,13 +79,13 @@ def test_a_large_test_split_is_counted(sampler):
     """Outputs of most vertices are computed at the end of the run alone."""
 
     def host_bytes(test):
-        graph = community_graph(20_000)
-        rows = np.arange(20_000)
+        graph = community_graph(8_000)
+        rows = np.arange(8_000)
         graph.nodes["node"].splits = {"train": rows[:100], "val": rows[100:110], "test": rows[110 : 110 + test]}
         fields = SMALL | {"hidden": 64, "inference_mb": 32, "sampler": sampler, "epochs": 1, "device": "cpu"}
         return forecast(job_of({**fields, "graph": "in memory"}), graph, device="cpu").host
 
-    assert host_bytes(19_000) > host_bytes(10) + 19_000 * 64 * 4
+    assert host_bytes(7_000) > host_bytes(10) + 7_000 * 64 * 4
 
 
 def test_an_evaluation_at_the_end_reads_more_than_validations_do():

@@ -98,6 +98,7 @@ def real_events(graph, bins, in_place=False, **fields):
     return noted.events
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("bins", [1, 2])
 @pytest.mark.parametrize(
     "fields",
@@ -141,7 +142,11 @@ def test_a_traced_device_holds_lists_features_and_levels_in_place(monkeypatch):
     assert 0 < found - workspace - lists - features - levels < 0.6 * (lists + features + levels)
 
 
-@pytest.mark.parametrize("model", [{"model": "rgcn"}, {"model": "rgcn", "blocks": 4}, {"model": "hgt"}], ids=str)
+@pytest.mark.parametrize(
+    "model",
+    [{"model": "rgcn"}, pytest.param({"model": "rgcn", "blocks": 4}, marks=pytest.mark.long), {"model": "hgt"}],
+    ids=str,
+)
 def test_a_traced_step_of_a_heterogeneous_graph_takes_what_a_real_one_takes(monkeypatch, model):
     graph = typed_graph(count=1000)
     expected = peak_of(real_events(graph, 1, **model)).bytes

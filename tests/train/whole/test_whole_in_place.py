@@ -53,7 +53,7 @@ def trained(**how):
         {"model": "gcn", "activation": "elu", "layers": 2},
         {"model": "gin", "scope": "all"},
         {"model": "sage", "layers": 1},
-        {"model": "gcn", "steps_per_epoch": 3},
+        pytest.param({"model": "gcn", "steps_per_epoch": 3}, marks=pytest.mark.long),
         {"model": "sage", "task": "link-prediction", "scorer": "mlp"},
     ],
     ids=str,

@@ -41,6 +41,7 @@ def weighted_graph():
     return Graph(graph.nodes, {kind: lists_of(lists.indices, targets, 200, 200, w=weights)}, "weighted")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("bins", [1, 5])
 @pytest.mark.parametrize("kind", ["several", "number"])
 def test_several_labels_and_numbers(tmp_path, kind, bins):
@@ -52,7 +53,7 @@ def test_several_labels_and_numbers(tmp_path, kind, bins):
     assert facts_of(found.path)["task"] == ("node-regression" if kind == "number" else "node-classification")
 
 
-@pytest.mark.parametrize("model", ["sage", "gcn", "gat"])
+@pytest.mark.parametrize("model", ["sage", pytest.param("gcn", marks=pytest.mark.long), "gat"])
 def test_edge_weights(tmp_path, model):
     graph, fields = weighted_graph(), {"model": model, "weight": "w", "heads": 2}
     expected = losses(reference(graph, tmp_path / "one", **fields))

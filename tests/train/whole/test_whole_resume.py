@@ -53,14 +53,12 @@ class Interrupting(Progress):
             signal.raise_signal(signal.SIGINT)
 
 
+SELDOM = ("links", "computed again", "several steps, a schedule", "in the order of a search")
+
+
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name, marks=pytest.mark.long if name in ("links", "computed again", "several steps, a schedule") else ()
-        )
-        for name in CASES
-    ],
+    [pytest.param(name, marks=pytest.mark.long if name in SELDOM else ()) for name in CASES],
 )
 def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path, name):
     make, fields = CASES[name]

@@ -17,11 +17,11 @@ WHOLE = {"sampler": "whole", "layers": 3, "hidden": 16, "dropout": 0.2, "lr": 0.
 @pytest.mark.parametrize(
     "fields",
     [
-        {"model": "sage"},
         {"model": "gcn", "norm": "batch"},
         *(
             pytest.param(fields, marks=pytest.mark.long)
             for fields in (
+                {"model": "sage"},
                 {"model": "gcn"},
                 {"model": "sage", "aggregate": "sum"},
                 {"model": "gin"},

@@ -42,7 +42,12 @@ def test_losses_in_many_bins_are_those_of_one_worker(fields):
     np.testing.assert_allclose(losses_of(graph, 2, bins=17, **fields), expected, rtol=ROUNDING)
 
 
-@pytest.mark.parametrize("fields", MODELS, ids=str)
+@pytest.mark.parametrize(
+    # Workers that share GCN are those of the tests below.
+    "fields",
+    [pytest.param(fields, marks=[pytest.mark.long] * (fields["model"] == "gcn")) for fields in MODELS],
+    ids=str,
+)
 def test_losses_are_those_of_one_worker(fields):
     graph = community_graph(120)
     expected = losses_of(graph, 1, bins=1, **fields)
@@ -50,6 +55,7 @@ def test_losses_are_those_of_one_worker(fields):
         np.testing.assert_allclose(losses_of(graph, world, bins=bins, **fields), expected, rtol=ROUNDING)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("how", [{"exchange": "layer"}, *({"pipeline": each} for each in ("none", "inter", "intra"))])
 @pytest.mark.parametrize("scope", ["reached", "all"])
 def test_when_rows_are_exchanged_changes_no_loss(how, scope):
@@ -198,6 +204,7 @@ def test_bits_do_not_depend_on_when_messages_come():
         assert losses_of(graph, 4, bins=5, model="gcn", layers=3) == first
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("idle", [(), (1,)])
 @pytest.mark.parametrize("norm", ["none", "batch"])
 def test_gradients_of_layers_may_be_summed_while_earlier_ones_run(monkeypatch, norm, idle):

@@ -38,6 +38,7 @@ def expected_losses(tmp_path_factory):
     return losses_with
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -69,6 +70,7 @@ def test_losses_are_those_of_one_batch(tmp_path, expected_losses, fields, how):
     np.testing.assert_allclose(found, expected_losses(community_graph, fields), rtol=ROUNDING)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "fields", [{"model": "rgcn"}, {"model": "gat", "heads": 2}, {"model": "sage", "norm": "batch"}], ids=str
 )

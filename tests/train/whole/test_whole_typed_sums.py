@@ -18,7 +18,7 @@ WHOLE = {"sampler": "whole", "layers": 3, "hidden": 8, "threads": 1, "dropout": 
 COUNTS = {"paper": 150, "author": 60}
 LINEAR = [
     {"model": "rgcn", "bases": 2, "aggregate": "sum", "norm": "layer", "residual": True},
-    {"model": "rgcn", "blocks": 4},
+    pytest.param({"model": "rgcn", "blocks": 4}, marks=pytest.mark.long),
     {"model": "sage", "weight": "w"},
     pytest.param({"model": "rgcn"}, marks=pytest.mark.long),
     pytest.param({"model": "sage", "jump": "cat"}, marks=pytest.mark.long),
