@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,9 @@ from object_store import Faults, Store, use_cache
 from penstock.errors import PenstockError
 from penstock.graph import addresses
 from penstock.graph.files import DOCUMENTS
-from penstock.graph.object_folders import ObjectFolder, address_of, is_remote, local_copy, send, shown
+from penstock.graph.new_folders import new_folder
+from penstock.graph.object_folders import ObjectFolder, address_of, is_remote, local_copy, send, send_later, shown
+from penstock.graph.segments import growing
 from penstock.train.use import embed_run
 from refusals import refused
 from training_graphs import community_graph
@@ -50,6 +54,9 @@ def test_a_graph_is_the_same_there_and_comes_once(store, tmp_path, monkeypatch):
     graph.save(tmp_path / "local")
     graph.save(GRAPH)
     assert store.faults.sent[-1].endswith("graph.json")
+    # Younger ones may change once more within a second of their stores.
+    for path in (store.root / "bucket").rglob("*.*"):
+        os.utime(path, (1e9, 1e9))
     here = {p.relative_to(tmp_path / "local").as_posix(): p.read_bytes() for p in (tmp_path / "local").rglob("*.*")}
     assert objects(store, "graphs/one") == here
     use_cache(monkeypatch, tmp_path / "elsewhere")
@@ -127,9 +134,15 @@ def test_an_object_that_ends_early_is_no_graph(store, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "address, code",
-    [("s5://bucket/graph", "unknown-name"), ("s3://key:secret@bucket/graph", "invalid-value"),
-     ("s3://bucket/graph?secret_key=x", "invalid-value"), ("s3://bucket/nothing", "file-not-found")],
-)  # fmt: skip
+    [
+        ("s5://bucket/graph", "unknown-name"),
+        ("s3://bucket/a/../b", "invalid-value"),
+        ("s3://AK:a/b@bucket/x", "invalid-value"),
+        ("s3://bucket/x?session_token=secret", "invalid-value"),
+        ("s3://key:secret@bucket/graph", "invalid-value"),
+        ("s3://bucket/nothing", "file-not-found"),
+    ],
+)
 def test_addresses_that_lead_nowhere_or_hold_keys(store, address, code):
     with pytest.raises(PenstockError) as found:
         ps.load(address)
@@ -164,7 +177,7 @@ def test_a_run_whose_checkpoint_cannot_be_sent_goes_on(store, tmp_path, monkeypa
     community_graph(200).save(GRAPH)
     store.faults.word, store.faults.times = "write bucket/runs/one/checkpoints/step-000000000004", 1
     run = ps.train(GRAPH, run=RUN, epochs=3, checkpoint_steps=1, **FEW)
-    assert "A checkpoint was not sent: s3://bucket/runs/one/checkpoints" in (run.path / "log.txt").read_text()
+    assert "The run was not sent: s3://bucket/runs/one/checkpoints" in (run.path / "log.txt").read_text()
     assert run.state == "finished" and {name for name in objects(store, "runs/one") if "step" in name}
 
 
@@ -256,3 +269,109 @@ def test_machines_that_are_apart_need_a_folder_they_all_see(store, tmp_path):
     cluster.write_text("machines: [{name: a, address: 127.0.0.1}]\nlauncher: environment\n")
     with refused(f"unsupported-combination {RUN}"):
         ps.train(GRAPH, run=RUN, epochs=1, cluster=str(cluster), **FEW)
+
+
+def _unsent(run):
+    return sorted(path.name for path in (run / "checkpoints").glob("step-*.ckpt"))
+
+
+def test_what_a_failed_send_left_here_is_sent_by_the_next_command(store):
+    community_graph(200).save(GRAPH)
+    run = ps.train(GRAPH, run=RUN, epochs=1, **FEW)
+    store.faults.word, store.faults.times = "write bucket/runs/one/checkpoints", 1000
+    with refused(f"external-failure {RUN}"):
+        ps.train(resume=RUN, epochs=3)
+    unsent = _unsent(run.path)
+    store.faults.times = 0
+    assert ps.Run.open(RUN).state == "finished" and set(unsent) <= set(_unsent(run.path))
+    assert {f"checkpoints/{name}" for name in unsent} <= objects(store, "runs/one").keys()
+
+
+def test_a_copy_that_lost_files_removes_nothing_at_its_address(store):
+    community_graph(200).save(GRAPH)
+    run = ps.train(GRAPH, run=RUN, epochs=1, **FEW)
+    before = objects(store, "runs/one").keys()
+    shutil.rmtree(run.path / "checkpoints")
+    assert ps.Run.open(RUN).evaluate("val") and objects(store, "runs/one").keys() == before
+    later = send_later(run.path)
+    for pinned in ObjectFolder.at(RUN)._place.glob("pinned-*"):
+        shutil.rmtree(pinned)
+    with refused("damaged-file"):
+        later()
+    shutil.rmtree(run.path)
+    with refused("damaged-file"):
+        send(run.path)
+    assert objects(store, "runs/one").keys() == before and ps.Run.open(RUN).state == "finished"
+
+
+def test_the_last_state_is_sent_last(store, monkeypatch):
+    community_graph(200).save(GRAPH)
+    sending = ObjectFolder.send
+    begun = threading.Event()
+
+    def slowly(folder, pinned=None):
+        if pinned is not None:
+            begun.wait(0.2)
+        sending(folder, pinned)
+
+    monkeypatch.setattr(ObjectFolder, "send", slowly)
+    run = ps.train(GRAPH, run=RUN, epochs=3, checkpoint_steps=1, **FEW)
+    assert json.loads(objects(store, "runs/one")["run.json"])["state"] == "finished"
+    assert set(_unsent(run.path)) == {n.partition("/")[2] for n in objects(store, "runs/one") if "/step" in n}
+    assert not list(ObjectFolder.at(RUN)._place.glob("pinned-*"))
+
+
+def test_an_address_that_another_host_writes_is_left_to_it(store, tmp_path, monkeypatch):
+    ObjectFolder.at(GRAPH).claim(False)
+    with monkeypatch.context() as elsewhere:
+        use_cache(elsewhere, tmp_path / "elsewhere")
+        elsewhere.setattr("socket.gethostname", lambda: "another")
+        elsewhere.setattr("os.getpid", lambda: 1)
+        with refused("in-use --force"):
+            community_graph(60).save(GRAPH)
+        with refused("damaged-file complete"):
+            ps.load(GRAPH)
+    community_graph(90).save(GRAPH)
+    assert ps.load(GRAPH).num_nodes == 90
+
+
+def test_what_appeared_meanwhile_is_not_replaced(store, tmp_path, monkeypatch):
+    with monkeypatch.context() as elsewhere, refused("file-exists appeared"), new_folder(Path(GRAPH)) as made:
+        use_cache(elsewhere, tmp_path / "elsewhere")
+        community_graph(60).save(GRAPH, force=True)
+        use_cache(elsewhere, tmp_path / "cache")
+        community_graph(90).save(made, force=True)
+    assert ps.load(GRAPH).num_nodes == 60
+
+
+def test_objects_of_others_are_no_unfinished_folder(store):
+    folder = store.root / "bucket/graphs/one"
+    folder.mkdir(parents=True)
+    (folder / "unfinished.json").write_text("[]")
+    (folder / "thesis.txt").write_text("years")
+    with refused("file-exists"):
+        community_graph(60).save(GRAPH, force=True)
+    assert (folder / "thesis.txt").exists()
+
+
+def test_a_young_object_is_not_trusted_to_be_the_same(store, tmp_path, monkeypatch):
+    listed = ObjectFolder._listed
+    whole = 10**9
+    monkeypatch.setattr(
+        ObjectFolder, "_listed", lambda folder: {n: (s, t // whole * whole) for n, (s, t) in listed(folder).items()}
+    )
+    graph = community_graph(60)
+    graph.save(GRAPH)
+    use_cache(monkeypatch, tmp_path / "elsewhere")
+    field = ps.load(GRAPH).nodes["node"].fields["x"].copy()
+    use_cache(monkeypatch, tmp_path / "cache")
+    graph.nodes["node"].fields["x"] = field + 1
+    graph.save(GRAPH, force=True)
+    use_cache(monkeypatch, tmp_path / "elsewhere")
+    assert np.array_equal(ps.load(GRAPH).nodes["node"].fields["x"], field + 1)
+
+
+def test_a_segment_is_not_written_at_an_address(store):
+    community_graph(60).save(GRAPH)
+    with refused(f"unsupported-combination {GRAPH}"), growing(Path(GRAPH)):
+        pass

@@ -19,7 +19,7 @@ from penstock.api.run_handle import Run
 from penstock.errors import PenstockError
 from penstock.formatting import parsed_bytes
 from penstock.graph.graph import Graph
-from penstock.graph.object_folders import local_copy
+from penstock.graph.object_folders import local_copy, shown
 from penstock.plan.document import read_plan
 from penstock.progress import SILENT, Progress
 from penstock.report import write_report_or_note
@@ -222,7 +222,7 @@ def _started(
     """A new run, on one machine or on a cluster."""
     opened = opened_or_named(graph, fields)
     if opened is not None:
-        fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
+        fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else shown(opened.path)
     if job is None and (earlier := fields.get("from_run")) is not None:
         job, fields = continued_job(Path(earlier), fields, trust_module), {}
     chosen = changed_job(job, fields, internals=internals)

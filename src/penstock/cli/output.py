@@ -28,7 +28,11 @@ TrustOption = Annotated[
 
 def as_named(path: Path) -> str:
     """A path as a user names it: with both slashes of an address, of which pathlib keeps one."""
-    return str(path).replace(":/", "://", 1) if ":/" in str(path) else str(path)
+    if ":/" not in str(path):
+        return str(path)
+    from penstock.graph.object_folders import address_of
+
+    return address_of(path)
 
 
 def local_run(run: Path) -> Path:

@@ -20,7 +20,7 @@ from penstock.graph.files import (
     remove_unclaimed,
     unfinished,
 )
-from penstock.graph.object_folders import check_new, is_remote, new_copy, place_of, send
+from penstock.graph.object_folders import abandon, check_new, is_remote, new_copy, place_of, send
 
 
 @contextmanager
@@ -43,8 +43,11 @@ def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
             yield temporary
             _replace(temporary, target, force)
         send(target)
-    except OSError as error:
-        raise PenstockError(_disk_sentence(error, target), code="write-failed") from error
+    except BaseException as error:
+        abandon(target)
+        if isinstance(error, OSError):
+            raise PenstockError(_disk_sentence(error, target), code="write-failed") from error
+        raise
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -73,6 +76,7 @@ def lasting_folder(target: Path, force: bool, keeps: Callable[[BaseException], b
         send(target)
     except BaseException as error:
         kept = keeps(error)
+        abandon(target)
         if not kept:
             shutil.rmtree(work, ignore_errors=True)
         if isinstance(error, OSError):

@@ -36,6 +36,7 @@ from penstock.graph.folder import (
 )
 from penstock.graph.ids import StringIds
 from penstock.graph.integrity import check_graph, check_order
+from penstock.graph.object_folders import address_of, is_remote
 from penstock.graph.schema import (
     DOCUMENT,
     EdgeInfo,
@@ -143,6 +144,12 @@ class Growth:
 @contextmanager
 def growing(folder: Path) -> Iterator[Growth]:
     """Hold a graph folder while it is changed; what earlier processes left is removed first, and work afterwards."""
+    if is_remote(folder):
+        raise PenstockError(
+            f"A segment is written where a graph lies, and {address_of(folder)} is an address: append to a"
+            " local folder, and write that to the address.",
+            code="unsupported-combination",
+        )
     document = read_document(folder)
     if document.is_part:
         raise PenstockError(

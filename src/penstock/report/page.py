@@ -204,12 +204,15 @@ def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
 
 
 def write_report_or_note(run: Path, state: str, progress: Progress) -> None:
-    """Write a trained run's page, or note why that failed: a missing page must not make the run fail."""
+    """Write a trained run's page, or note why that failed: a missing page must not make the run fail.
+
+    A run at an address is sent there with it, which may fail.
+    """
     try:
         write_report(run, job_defaults())
-        send(run)
     except (PenstockError, OSError) as error:
         progress.note(f"The run is {state}, but its report could not be made. {error}")
+    send(run)
 
 
 def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:

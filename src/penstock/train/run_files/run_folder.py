@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from penstock.graph.files import (
     writing,
 )
 from penstock.graph.new_folders import check_target, remove_unfinished, replace_folder
-from penstock.graph.object_folders import local_copy, new_copy, send, send_later, shown
+from penstock.graph.object_folders import abandon, local_copy, new_copy, send, send_later, shown
 from penstock.nn.user_module import user_module_location
 from penstock.train.job import JOB, Job, read_decided, stored_job, write_job
 from penstock.train.run_files.table_file import append_epoch, write_table_of
@@ -156,6 +157,7 @@ class RunFolder:
                 _take_place(folder.path, target, force)
         except BaseException:
             folder.discard()
+            abandon(path)
             raise
         folder.path = path
         remember_code(path, job)
@@ -215,16 +217,22 @@ class RunFolder:
         """Replace some of run.json's fields."""
         self.facts = {"format": FORMAT, "version": VERSION, **self.facts, **changes}
         write_whole(self.path / RUN, json.dumps(self.facts, indent=1) + "\n")
-        send(self.path)
+        self._drain()
+        self._try(partial(send, self.path))
 
     def send_checkpoint(self) -> None:
         """Send what is new to the object store of the run, if it has one, while the run goes on. Where that fails the
-        next checkpoint is sent with everything before it, and at the end of the run all of it.
+        next checkpoint is sent with everything before it, and `send` at the end of the run sends all of it.
         """
         waiting = self._to_send
         if waiting is not None and not waiting.running() and not waiting.done():
             return
-        if (sending := send_later(self.path)) is None:
+        try:
+            sending = send_later(self.path)
+        except OSError as error:
+            self.log(f"The run was not sent: {error}")
+            return
+        if sending is None:
             return
         self._sender = self._sender or ThreadPoolExecutor(1, "send-checkpoints")
         self._to_send = self._sender.submit(self._try, sending)
@@ -232,8 +240,14 @@ class RunFolder:
     def _try(self, sending: Callable[[], None]) -> None:
         try:
             sending()
-        except PenstockError as error:
-            self.log(f"A checkpoint was not sent: {error}")
+        except (PenstockError, OSError) as error:
+            self.log(f"The run was not sent: {error}")
+
+    def _drain(self) -> None:
+        """Wait for what is being sent: what is sent next must be the last."""
+        if self._to_send is not None:
+            self._to_send.result()
+        self._to_send = None
 
     def record_failure(self, state: str, message: str, error: BaseException) -> None:
         """Record how the run ended and why, in space reserved for that; its own error is raised whatever happens."""
@@ -275,9 +289,10 @@ class RunFolder:
 
     def close(self) -> None:
         """Release the folder for other processes."""
+        self._drain()
         if self._sender is not None:
-            self._sender.shutdown(cancel_futures=True)
-            self._sender = self._to_send = None
+            self._sender.shutdown()
+            self._sender = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.files import check_regular, open_lines, open_text, replace_whole, write_whole, writing
-from penstock.graph.object_folders import send_file
+from penstock.graph.object_folders import address_of, is_remote, send_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +26,8 @@ _ROWS = 65_536
 
 def check_table_file(out: Path, force: bool) -> None:
     """Refuse a file that cannot be written, before anything is computed."""
+    if is_remote(out):
+        out = Path(address_of(out).partition("?")[0])
     if out.is_dir():
         raise PenstockError(
             f"{out} is a folder: name the file to write, such as {out / 'table.parquet'}.", code="wrong-file"
