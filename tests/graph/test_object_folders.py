@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -375,3 +376,30 @@ def test_a_segment_is_not_written_at_an_address(store):
     community_graph(60).save(GRAPH)
     with refused(f"unsupported-combination {GRAPH}"), growing(Path(GRAPH)):
         pass
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The losses of a run that nothing disturbs."""
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    return ps.train(community_graph(200), run=run, epochs=2, checkpoint_steps=1, **FEW).history["train_loss"]
+
+
+@pytest.mark.parametrize(
+    "at", [each if each % 7 == 3 else pytest.param(each, marks=pytest.mark.long) for each in range(20)]
+)
+def test_any_request_may_fail(store, undisturbed, at):
+    """Whichever it is, the same command or a resumption ends as if nothing had been."""
+    fields = {"epochs": 2, "checkpoint_steps": 1, **FEW}
+    community_graph(200).save(GRAPH)
+    store.faults.word, store.faults.after, store.faults.times = "any", at, 1
+    with suppress(PenstockError):
+        ps.train(GRAPH, run=RUN, **fields)
+    store.faults.times = 0
+    try:
+        run = ps.train(resume=RUN)
+    except PenstockError as error:
+        assert error.code in ("file-not-found", "damaged-file"), error
+        run = ps.train(GRAPH, run=RUN, force=True, **fields)
+    assert run.history["train_loss"] == undisturbed
+    assert json.loads(objects(store, "runs/one")["run.json"])["state"] == "finished"

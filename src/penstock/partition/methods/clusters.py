@@ -244,8 +244,8 @@ def _number_clusters(label: Array, scratch: Array) -> int:
 # where they outgrow what may be held.
 
 _BLOCK_ENTRIES = 1 << 20
-_HELD_PAIRS = 4 << 20
-"""Pairs that are merged in memory, at some 50 bytes each."""
+_HELD_PAIRS, _HELD_SHARE = 4 << 20, 64
+"""Pairs that are merged in memory, at some 50 bytes each: so many, or one for so many entries of the lists."""
 
 
 def contract(
@@ -256,7 +256,7 @@ def contract(
     totals = np.zeros((len(level.totals), clusters), np.int64)
     for start, stop in waves(lists.rows):
         add_up(label[start:stop], level.weights(start, stop), totals)
-    runs = _Runs(folder)
+    runs = _Runs(folder, max(_HELD_PAIRS, level.entries // _HELD_SHARE), threads)
     with progress.step(f"joining {clusters:,} clusters", level.entries, "entries"):
         directions = [(lists.indptr, lists.indices, lists.weights)]
         if len(lists.back_indptr):
@@ -321,8 +321,9 @@ def _count_pairs(
 class _Runs:
     """Sorted runs of pairs; what outgrows memory lies in files of `folder`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._size = folder, 0
+    def __init__(self, folder: Path, most: int, threads: int) -> None:
+        """`most`: how many pairs are held."""
+        self._folder, self._most, self._threads, self._size = folder, most, threads, 0
         self._held: list[Run] = []
         self._stored: list[Run] = []
 
@@ -330,14 +331,14 @@ class _Runs:
         """Take a run, and merge those that are held when they become too many."""
         self._held.append(run)
         self._size += len(run[0])
-        if self._size > _HELD_PAIRS:
-            merged = _merged(self._held)
+        if self._size > self._most:
+            merged = _merged_by_threads(self._held, self._threads)
             self._held, self._size = [merged], len(merged[0])
-            if self._size > _HELD_PAIRS // 2:
+            if self._size > self._most // 2:
                 self._store()
 
     def _store(self) -> None:
-        run = _merged(self._held)
+        run = _merged_by_threads(self._held, self._threads)
         names = [self._folder / f"{what}-{len(self._stored)}.npy" for what in ("pairs", "counts")]
         for name, values in zip(names, run, strict=True):
             write_array(name, values)
@@ -347,20 +348,34 @@ class _Runs:
     def merged(self) -> Iterator[Run]:
         """All pairs in order, each once, in pieces that fit memory."""
         if not self._stored:
-            yield _merged(self._held)
+            yield _merged_by_threads(self._held, self._threads)
             return
         self._store()
-        longest = max((pairs for pairs, _ in self._stored), key=len)
-        pieces = 1 + 2 * sum(len(pairs) for pairs, _ in self._stored) // _HELD_PAIRS
-        bounds = [longest[len(longest) * i // pieces] for i in range(1, pieces)]
-        places = [[0, *np.searchsorted(pairs, bounds), len(pairs)] for pairs, _ in self._stored]
-        for i in range(pieces):
-            yield _merged(
-                [
-                    (pairs[at[i] : at[i + 1]], counts[at[i] : at[i + 1]])
-                    for (pairs, counts), at in zip(self._stored, places, strict=True)
-                ]
-            )
+        pieces = 1 + 2 * sum(len(pairs) for pairs, _ in self._stored) // self._most
+        for runs in _in_ranges(self._stored, pieces):
+            yield _merged_by_threads(runs, self._threads)
+
+
+def _in_ranges(runs: list[Run], count: int) -> Iterator[list[Run]]:
+    """Runs cut into ranges of pairs that follow each other, each the same range of all runs."""
+    longest = max((pairs for pairs, _ in runs), key=len)
+    bounds = [longest[len(longest) * i // count] for i in range(1, count)] if len(longest) else []
+    places = [[0, *np.searchsorted(pairs, bounds), len(pairs)] for pairs, _ in runs]
+    for i in range(len(bounds) + 1):
+        yield [
+            (pairs[at[i] : at[i + 1]], counts[at[i] : at[i + 1]])
+            for (pairs, counts), at in zip(runs, places, strict=True)
+        ]
+
+
+def _merged_by_threads(runs: list[Run], threads: int) -> Run:
+    """One run of several, of which each thread merges a range."""
+    if threads == 1 or len(runs) < 2:
+        return _merged(runs)
+    with ThreadPoolExecutor(threads) as pool:
+        merged = list(pool.map(_merged, _in_ranges(runs, threads)))
+    pairs, counts = (np.concatenate(each) for each in zip(*merged, strict=True))
+    return pairs, counts
 
 
 def _merged(runs: list[Run]) -> Run:

@@ -155,13 +155,13 @@ class RunFolder:
                     folder._reserve()
                 folder.write_facts(**{"state": "running", "message": "", "started": now(), **(facts or {})})
                 _take_place(folder.path, target, force)
+            folder.path = path
+            send(path)
         except BaseException:
             folder.discard()
             abandon(path)
             raise
-        folder.path = path
         remember_code(path, job)
-        send(path)
         return folder
 
     @classmethod
