@@ -179,6 +179,9 @@ class Stream:
             return
         try:
             step()
+        except ssl.SSLEOFError as error:
+            # The peer is gone, as after a kill: no record was spoilt.
+            self._end(str(error))
         except ssl.SSLError as error:
             log.warning("A record from %s does not open (%s): its connection is closed.", self._peer, error)
             self._end(str(error))
