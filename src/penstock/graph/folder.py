@@ -116,7 +116,7 @@ def write_document(graph: GraphData, folder: Path) -> None:
 
 
 def document_text(document: GraphDocument) -> str:
-    """The text of `graph.json`."""
+    """The text of `graph.json`, indented, with a line end."""
     return json.dumps(document.model_dump(exclude_none=True), indent=1) + "\n"
 
 
