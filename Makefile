@@ -71,10 +71,10 @@ bench: env
 # read: others import partitioners and converters that a GPU machine need not have. A test is named as it fails, and after
 # GPU_SECONDS the run ends with those that did not run, so that a machine's own limit hides neither. With pytest-xdist
 # there, GPU_PROCESSES run at a time: two cores are left to what tests start. For a part of them in an order of one's own:
-# GPU_FILES=@list GPU_SHARED="-n 14 --dist load --maxschedchunk 1".
+# GPU_FILES=@list.
 GPU_SECONDS ?= 480
 GPU_PROCESSES ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$(( cores > 4 ? cores - 2 : 2 )))
-GPU_SHARED = $(shell PYTHONPATH=$(GPU_SITE) $(PYTHON) -c 'import xdist' 2> /dev/null && echo '-n $(GPU_PROCESSES) --dist worksteal')
+GPU_SHARED = $(shell PYTHONPATH=$(GPU_SITE) $(PYTHON) -c 'import xdist' 2> /dev/null && echo '-n $(GPU_PROCESSES)')
 GPU_FILES = $(sort $(shell grep -rl --include='test_*.py' 'mark\.gpu' tests))
 test-gpu:
 	PYTHONUNBUFFERED=1 PYTHONPATH=src:$(GPU_SITE) timeout --foreground -s INT -k 30 $(GPU_SECONDS) \

@@ -52,6 +52,12 @@ LONGEST = (
 Those with many processes wait for others to compile what each process would compile."""
 
 
+RUNS_OF_SEVERAL = ("tests/gpu/test_cluster_on_gpu.py", "tests/gpu/test_shards_on_gpu.py")
+AT_A_TIME = 4
+"""On a GPU, tests of runs of several processes, and how many of them at a time. Processes of one run wait for each
+other on the GPU itself, where each process gets its turn: the more runs there are, the longer each sum takes."""
+
+
 def group_of(test: str) -> str:
     """With several test processes, a file's tests stay in one, as they share what they have made."""
     for group in (*COMPILING, ONE_AFTER_THE_OTHER):
@@ -188,9 +194,12 @@ def mark_rest_long(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the tests as they begin, whatever order they were collected in; a GPU's begin in the order asked for."""
+    """Order the tests as they begin, whatever order they were collected in. A GPU's begin in the order asked for, but
+    for runs of several processes, which take longest.
+    """
     mark_rest_long(items)
     if config.option.markexpr == "gpu":
+        items.sort(key=lambda item: not item.nodeid.startswith(RUNS_OF_SEVERAL))
         return
     items.sort(key=lambda item: ([not item.nodeid.startswith(place) for place in LONGEST], item.nodeid.split("::")[0]))
 
@@ -199,16 +208,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
     """Give a group to each test process that has nothing left to do, in the order of the tests.
 
-    A GPU's tests are shared out one by one, as `--dist` says: none of them looks at the whole machine, and the file of
-    clusters would take as long as all others together.
+    A GPU's tests are shared out one by one, as none of them looks at the whole machine; all but runs of several
+    processes, which would slow each other down.
     """
-    if config.option.markexpr == "gpu":
-        return None
     from xdist.scheduler import LoadScopeScheduling
+
+    of_several = dict[str, str]()
+
+    def group_on_gpu(test: str) -> str:
+        if not test.startswith(RUNS_OF_SEVERAL):
+            return test
+        return of_several.setdefault(test, f"runs of several processes, {len(of_several) % AT_A_TIME}")
 
     class GroupScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return group_of(nodeid)
+            return group_on_gpu(nodeid) if config.option.markexpr == "gpu" else group_of(nodeid)
 
     config.option.loadscopereorder = False
     return GroupScheduling(config, log)

@@ -120,7 +120,7 @@ def on_gpus(graph, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
 
     @cache
-    def run(count, features, capture=True, killed=""):
+    def made(count, features, capture, killed):
         where = folder / f"{count}-{features}-{capture}-{killed}"
         fields = {**LONG, "placement": {"topology": "device", "features": features}, "capture": capture}
         with ExitStack() as around:
@@ -132,7 +132,7 @@ def on_gpus(graph, tmp_path_factory):
                 around.enter_context(lost)
             return train(graph, gpus=count, run=str(where), **fields).path
 
-    return run
+    return lambda count, features, capture=True, killed="": made(count, features, capture, killed)
 
 
 @pytest.mark.parametrize("count, capture", [(2, True), (2, False), (4, True)])

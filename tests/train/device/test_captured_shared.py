@@ -57,7 +57,7 @@ class Group:
         self._shares, self.rank, self.world = shares, rank, len(shares)
         self._meeting, self._handed, self._sums, self._agreed = meeting, handed, sums, agreed
         self._split, self.asked_at, self.steps, self.stopping = None, None, 0, False
-        self._launched, self._fails_at = 0, fails_at
+        self._launched, self._fails_at, self.is_abandoned = 0, fails_at, False
 
     def of(self, session):
         """For the items of a session."""
@@ -101,6 +101,10 @@ class Group:
     def finish(self, is_done):
         """It is."""
         assert is_done()
+
+    def abandon(self):
+        """Remember."""
+        self.is_abandoned = True
 
     def all_agree(self, own):
         """As the test has it."""
@@ -237,8 +241,10 @@ def test_all_workers_stop_at_the_same_step(graph):
 
 
 @pytest.mark.parametrize("optimiser", ["Adam", "SGD"])
-def test_a_burst_that_fails_changes_nothing(graph, optimiser):
-    """However many of its steps were made: another worker may not have come so far."""
+def test_a_burst_that_fails_changes_nothing(graph, optimiser, monkeypatch):
+    """However many of its steps were made: another worker may not have come so far. Sums that a GPU would wait in for
+    ever are abandoned before it is waited for.
+    """
     session = session_of(graph, sized(graph, 16), optimiser=optimiser)
     # A partner that hands in nothing but its word that it is ready.
     meeting, handed = threading.Barrier(1), {1: [0.0]}
@@ -251,7 +257,8 @@ def test_a_burst_that_fails_changes_nothing(graph, optimiser):
 
     group = WithPartner((1.0, 0.0), 0, meeting, handed, fails_at=6).of(session)
     session.execution = choose_execution(session, session.execution.placed, group)
-    done, known = [], {}
+    done, known, abandoned = [], {}, []
+    monkeypatch.setattr("penstock.train.steps.update.rest", lambda _: abandoned.append(group.is_abandoned))
     with (
         session.execution.steps(schedule_of(session), START, lambda _: 4, lambda *_: None) as steps,
         pytest.raises(RegroupError),
@@ -259,5 +266,5 @@ def test_a_burst_that_fails_changes_nothing(graph, optimiser):
         for some in steps:
             done += some
             known = copy.deepcopy([weights(session), session.optimiser.state_dict()])
-    assert len(done) == 4 == group.steps
+    assert len(done) == 4 == group.steps and abandoned == [True, True]
     assert_same_state([weights(session), session.optimiser.state_dict()], known)

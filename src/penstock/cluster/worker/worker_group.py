@@ -399,6 +399,10 @@ class AllReduce:
         if self.group is not None:
             self.group.finish_sums(is_done)
 
+    def abandon(self) -> None:
+        """Leave the group, which ends sums that a lost worker would never join."""
+        self.close()
+
     def gather_optimiser(self, session: Session) -> None:
         """Do nothing: every worker holds the whole optimiser."""
 

@@ -29,6 +29,9 @@ class DeviceSums(Protocol):
     def finish(self, is_done: Callable[[], bool]) -> None:
         """Wait until everything launched is done. Raises RegroupError when a worker was lost before that."""
 
+    def abandon(self) -> None:
+        """End sums that others have not joined, with whatever numbers; no other can be launched."""
+
 
 class WorkerGroup(Protocol):
     """The workers of a run, as seen by one of them. All do the same steps, each on its share of every batch."""

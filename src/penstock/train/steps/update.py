@@ -353,6 +353,8 @@ class SummedUpdate(Update):
         try:
             yield
         except BaseException:
+            # The device would wait for ever for a worker that was lost.
+            self._sums.abandon()
             rest(self._device)
             self._before.put_back()
             rest(self._device)
