@@ -63,6 +63,29 @@ def test_a_link_that_leads_outside_is_refused(rules, tmp_path):
         accepted({"graph": str(tmp_path / "data" / "loop" / "x")}, rules)
 
 
+def test_addresses_below_one_that_is_allowed_are_taken(rules):
+    """With its options only: those may name another store."""
+    rules = replace(rules, addresses=("s3://lab/graphs", "s3://other?region=here"))
+    for given, taken in (
+        ("s3://lab/graphs/shop", "s3://lab/graphs/shop"),
+        ("s3:/lab//graphs/shop/", "s3://lab/graphs/shop"),
+        ("s3://other/shop?region=here", "s3://other/shop?region=here"),
+    ):
+        assert accepted({"graph": given}, rules)["document"]["graph"] == taken
+    for given in (
+        "s3://lab/secret",
+        "s3://lab/graphs-of-others/shop",
+        "s3://lab/graphs/../secret",
+        "s3://lab/graphs/shop?endpoint_override=elsewhere",
+        "s3://other/shop",
+        "gs://lab/graphs/shop",
+    ):
+        with refused("not-permitted --allow"):
+            accepted({"graph": given}, rules)
+    with refused("invalid-value run"):
+        accepted({"run": "s3://lab/graphs/run"}, rules)
+
+
 def test_odd_paths_are_a_sentence(rules):
     for odd in ("/data/\0graph", "~nobody-of-that-name/graph"):
         with refused("invalid-value"):

@@ -82,7 +82,7 @@ def submit_command(
         print(f"Queued {counted(len(numbers), 'jobs')}: {' '.join(map(str, numbers))}")
         # The last job of a sweep is asked for, not each of thousands.
         ends = queue.expected_ends(numbers[-1:])
-        expected = f"is expected to end at {_clock(ends[numbers[-1]])}" if ends else "ends when is not known yet"
+        expected = f"is expected to end at {_clock(ends[numbers[-1]])}" if ends else "has no expected end yet"
         print(f"Job {numbers[-1]} {expected}: `penstock queue` shows it.")
 
 
@@ -233,7 +233,7 @@ def serve_command(
         int, typer.Option(min=0, help="Threads of a job that does not say how many; 0: half of the cores.")
     ] = 0,
     allow: Annotated[
-        list[Path] | None, typer.Option(help="A folder whose graphs jobs may name; may be repeated.")
+        list[Path] | None, typer.Option(help="A folder or address whose graphs jobs may name; may be repeated.")
     ] = None,
     allow_modules: Annotated[
         bool, typer.Option("--allow-modules", help="Run code that jobs bring (module): trust whoever has the token.")

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from penstock.errors import PenstockError, known_code
+from penstock.graph.object_folders import address_of, is_remote
 from penstock.service.folder import ServiceFolder, default_folder
 from penstock.service.records import FINAL, STATES
 from penstock.train.job import read_job_fields
@@ -191,7 +192,7 @@ def findable(fields: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, (str, os.PathLike)) or (name == "clusters" and os.fsdecode(value).isdecimal()):
             continue
         if name != "graph" or Path(value).expanduser().exists() or "/" in os.fsdecode(value):
-            found[name] = str(Path(value).expanduser().resolve())
+            found[name] = address_of(value) if is_remote(value) else str(Path(value).expanduser().resolve())
     for name in _CODE:
         code = found.get(name)
         if isinstance(code, str):

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.graph.document_sweep import MOST_POINTS, Point, Sweep, fields_of, points_of, said, with_point
 from penstock.graph.files import open_regular, read_document
+from penstock.graph.object_folders import address_of, is_remote
 from penstock.service.database import Database
 from penstock.service.folder import ServiceFolder
 from penstock.service.records import FINAL, RETRIED, STARTABLE, STARTED, JobRecord
@@ -46,6 +47,8 @@ class SubmissionRules:
     """The service's own folder, in which no job may choose its run: it could take another job's folder."""
     kinds: tuple[str, ...]
     """The kinds of devices here: cpu, or cuda and cpu. The first is the default."""
+    addresses: tuple[str, ...] = ()
+    """Addresses of object stores below which jobs may name graphs."""
 
 
 def swept(fields: Mapping[str, Any], sweeps: Sequence[Sweep]) -> list[tuple[Point, dict[str, Any]]]:
@@ -77,7 +80,7 @@ def accepted_job(
     kind = _kind(job, rules)
     changes: dict[str, Any] = {
         "graph": _graph(job.graph, rules),
-        "clusters": str(allowed_path(job.clusters, rules.allowed)) if isinstance(job.clusters, str) else job.clusters,
+        "clusters": allowed_place(job.clusters, rules) if isinstance(job.clusters, str) else job.clusters,
         "threads": job.threads or rules.threads,
         "device": kind,
     }
@@ -139,8 +142,30 @@ def allowed_path(given: str, allowed: Sequence[Path]) -> Path:
     return path
 
 
+def allowed_place(given: str, rules: SubmissionRules) -> str:
+    """A path without links or an address, which must be below what is allowed. Nothing is read for this check."""
+    if not is_remote(given):
+        return str(allowed_path(given, rules.allowed))
+    address, _, query = address_of(given).partition("?")
+    allowed = [each.partition("?")[::2] for each in rules.addresses]
+    # The query may name another store.
+    if ".." in address.split("/") or not any(f"{address}/".startswith(f"{a}/") and query == q for a, q in allowed):
+        raise PenstockError(
+            f"{address} is not below an address that jobs may name: start the service with --allow and an address that"
+            " is above it, with the same options after a ? if there are any.",
+            code="not-permitted",
+        )
+    return f"{address}?{query}" if query else address
+
+
 def _run(given: str, rules: SubmissionRules) -> Path:
     """The run folder that a job names."""
+    if is_remote(given):
+        raise PenstockError(
+            f"{address_of(given)} is an address, and a job of the queue keeps its run in a folder of the service's"
+            " machine: name one, or leave `run` out.",
+            code="invalid-value",
+        )
     path = allowed_path(given, rules.allowed)
     if path.is_relative_to(rules.reserved):
         raise PenstockError(
@@ -152,13 +177,13 @@ def _run(given: str, rules: SubmissionRules) -> Path:
 
 
 def _graph(given: str, rules: SubmissionRules) -> str:
-    """A data set's name unchanged; a path only if it is allowed and exists."""
+    """A data set's name unchanged; a path only if it is allowed and exists, an address if it is allowed."""
     if "/" not in given and not given.startswith("~"):
         return given
-    path = allowed_path(given, rules.allowed)
-    if not path.exists():
+    place = allowed_place(given, rules)
+    if not is_remote(place) and not Path(place).exists():
         raise PenstockError(f"There is no graph at {given}: check the path.", code="graph-not-found")
-    return str(path)
+    return place
 
 
 def _kind(job: Job, rules: SubmissionRules) -> str:

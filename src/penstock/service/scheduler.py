@@ -24,7 +24,7 @@ from penstock.service.admission import (
     waiting_jobs,
     with_need,
 )
-from penstock.service.operations import Operations, allowed_path
+from penstock.service.operations import Operations, allowed_place
 from penstock.service.policies import QueuePolicy, expected_ends
 from penstock.service.records import FINAL, STARTABLE, STARTED, JobRecord
 from penstock.service.workers.pool import ProcessName, Starter, WarmPool
@@ -358,7 +358,7 @@ class JobScheduler:
             for name in ("graph", "clusters", "partition"):
                 value = record.document.get(name)
                 if isinstance(value, str) and "/" in value:
-                    allowed_path(value, self._operations.rules.allowed)
+                    allowed_place(value, self._operations.rules)
         except PenstockError as error:
             return error
         return None

@@ -12,6 +12,7 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.files import PRIVATE_UMASK
+from penstock.graph.object_folders import address_of, is_remote
 from penstock.service import POLICIES, SHARING
 from penstock.service.admission import JobDevice, rooms_here
 from penstock.service.database import Database
@@ -90,9 +91,11 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
 
 
 def _rules(options: ServiceOptions, folder: ServiceFolder, kinds: tuple[str, ...]) -> SubmissionRules:
-    allowed = tuple(path.expanduser().resolve() for path in (folder.path, Path.cwd(), *options.allow))
+    folders = [path for path in options.allow if not is_remote(path)]
+    addresses = tuple(address_of(path) for path in options.allow if is_remote(path))
+    allowed = tuple(path.expanduser().resolve() for path in (folder.path, Path.cwd(), *folders))
     threads = options.threads or max(1, default_threads() // 2)
-    return SubmissionRules(tuple(dict.fromkeys(allowed)), options.allow_modules, threads, folder.path, kinds)
+    return SubmissionRules(tuple(dict.fromkeys(allowed)), options.allow_modules, threads, folder.path, kinds, addresses)
 
 
 @contextmanager
