@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from pyarrow import fs
 
+from penstock import cache_folders
 from penstock.graph import object_folders
 
 
@@ -66,7 +67,7 @@ class Store:
 def use_cache(monkeypatch, folder) -> None:
     """Keep copies in a folder from now on, as another machine would."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(folder))
-    monkeypatch.setattr(object_folders, "_held", {})
+    monkeypatch.setattr(cache_folders, "_held", {})
 
 
 # A server that speaks S3 over HTTP.

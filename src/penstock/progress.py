@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class Progress:
@@ -37,3 +38,19 @@ class Progress:
 
 
 SILENT = Progress()
+_shown: ContextVar[Progress] = ContextVar("shown", default=SILENT)
+
+
+@contextmanager
+def shown_by(progress: Progress) -> Iterator[None]:
+    """Meanwhile work of this thread that is given no progress, as fetching a file is, reports to this one."""
+    token = _shown.set(progress)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+def current_progress() -> Progress:
+    """What work reports to that is given no progress."""
+    return _shown.get()

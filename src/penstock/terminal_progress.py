@@ -11,7 +11,7 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColum
 from rich.progress import Progress as Bars
 
 from penstock.formatting import counted
-from penstock.progress import Progress
+from penstock.progress import Progress, shown_by
 
 _LINE_SECONDS = 5.0
 _STATUS_SECONDS = 1.0
@@ -22,6 +22,12 @@ def shown_progress(quiet: bool, opening: str = "") -> Iterator[Progress]:
     """The progress that a command shows, after the line `opening`, which is printed at once; silent with --json."""
     if opening and not quiet:
         print(opening, file=sys.stderr, flush=True)
+    with _chosen(quiet) as progress, shown_by(progress):
+        yield progress
+
+
+@contextmanager
+def _chosen(quiet: bool) -> Iterator[Progress]:
     if quiet:
         yield _NoteKeeper()
     elif sys.stderr.isatty():

@@ -250,9 +250,9 @@ def test_the_cache_is_bounded_and_drops_what_was_used_longest_ago(store, tmp_pat
 
 
 def object_held():
-    from penstock.graph import object_folders
+    from penstock import cache_folders
 
-    return object_folders._held
+    return cache_folders._held
 
 
 def test_paths_are_shown_as_users_know_them(store, tmp_path):

@@ -21,12 +21,14 @@ from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from secrets import token_hex
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from penstock.cache_folders import cache_folder
+from penstock.cache_folders import copies_folder, hold, is_held, make_room
 from penstock.errors import PenstockError, nearest
 from penstock.graph.files import DOCUMENTS, make_private_folder, open_lock, replace_whole, write_whole
+from penstock.progress import current_progress
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -46,7 +48,9 @@ _LOCK = ".lock"
 """Held by the process that writes a run folder."""
 _PIECE = 8 << 20
 _AT_ONCE = 4
-_GB = 1 << 30
+_MB = 1_000_000
+_LONG = 50 * _MB
+"""Transfers of so many bytes are shown."""
 _RENEWED = 5
 """How often a folder is listed again because it has changed while it was read."""
 _SETTLED_S = 2.0
@@ -209,21 +213,19 @@ class ObjectFolder:
         """The folder at an address; its place in the cache is made, and stays while this process lives."""
         address = address_of(path)
         _check_address(address)
-        place = _objects() / hashlib.sha256(address.encode()).hexdigest()[:16]
+        place = copies_folder() / hashlib.sha256(address.encode()).hexdigest()[:16]
         place.parent.mkdir(parents=True, exist_ok=True)
-        while place not in _held:
+        while not is_held(place):
             make_private_folder(place)
             (place / "copy").mkdir(exist_ok=True)
             write_whole(place / "address", address)
-            _hold(place)
-        with suppress(OSError):
-            os.utime(_held[place])
+            hold(place)
         return cls(address, place)
 
     @classmethod
     def of(cls, path: Path) -> "ObjectFolder | None":
         """The folder of whose copy a path is, or in whose copy it lies."""
-        objects = _objects()
+        objects = copies_folder()
         if not path.is_relative_to(objects) or path == objects:
             return None
         place = objects / path.relative_to(objects).parts[0]
@@ -325,20 +327,21 @@ class ObjectFolder:
         self._make_room(sum(listed[name][0] for name in wanted))
         grows = _LIVING in listed
         young = time.time_ns() - int(_SETTLED_S * 1e9)
-        # The document that makes the folder openable comes last.
-        for last in (False, True):
-            some = [name for name in wanted if (name in DOCUMENTS) is last]
-            with ThreadPoolExecutor(_AT_ONCE, "fetch") as pool:
-                fetched = pool.map(lambda name: self._fetch_one(name, listed[name][0], grows), some)
-                for name, _ in zip(some, fetched, strict=True):
-                    size, written = listed[name]
-                    known[name] = _File(*self._stat(name), size, written if written < young else -1)
+        with _told("Fetching", self.shown, sum(listed[name][0] for name in wanted)) as moved:
+            # The document that makes the folder openable comes last.
+            for last in (False, True):
+                some = [name for name in wanted if (name in DOCUMENTS) is last]
+                with ThreadPoolExecutor(_AT_ONCE, "fetch") as pool:
+                    fetched = pool.map(lambda name: self._fetch_one(name, listed[name][0], grows, moved), some)
+                    for name, _ in zip(some, fetched, strict=True):
+                        size, written = listed[name]
+                        known[name] = _File(*self._stat(name), size, written if written < young else -1)
 
     def _is_same(self, known: _File | None, name: str, listed: tuple[int, int]) -> bool:
         """Whether a file of the copy is certainly its object."""
         return known is not None and known[2:] == listed and self._stat(name) == known[:2]
 
-    def _fetch_one(self, name: str, size: int, grows: bool) -> None:
+    def _fetch_one(self, name: str, size: int, grows: bool, moved: Callable[[int], None] = lambda _: None) -> None:
         target = self.local / name
         target.parent.mkdir(parents=True, exist_ok=True)
 
@@ -349,6 +352,7 @@ class ObjectFolder:
                     with self._system.open_input_stream(f"{self._base}/{name}") as stream:
                         while piece := stream.read(_PIECE):
                             read += file.write(piece)
+                            moved(len(piece))
                 except FileNotFoundError:
                     raise _ChangedMeanwhile from None
             if read < size and self._listed().get(name, (size,))[0] == size:
@@ -473,8 +477,9 @@ class ObjectFolder:
             gone += self._begin_replacing(known, files)
         # A checkpoint, in a folder of its own, comes after what a run had logged until then.
         changed.sort(key=lambda name: (name in DOCUMENTS, "/" in name, name))
-        for name in changed:
-            self._send_one(name, source)
+        with _told("Sending", self.shown, sum(files[name][0] for name in changed)) as moved:
+            for name in changed:
+                self._send_one(name, source, moved)
         self._remove(gone + ([_UNFINISHED] if documents else []))
         listed = self._listed() if changed else {}
         known.update({name: _File(*files[name], *listed.get(name, (-1, -1))) for name in changed})
@@ -510,20 +515,21 @@ class ObjectFolder:
             (self.local / name).unlink(missing_ok=True)
             self._note({other: each for other, each in self._known().items() if other != name})
 
-    def _send_one(self, name: str, source: Path) -> None:
+    def _send_one(self, name: str, source: Path, moved: Callable[[int], None] = lambda _: None) -> None:
         try:
             file = (source / name).open("rb")
         except FileNotFoundError:
             return
         with file:
-            self._write_object(name, iter(partial(file.read, _PIECE), b""))
+            self._write_object(name, iter(partial(file.read, _PIECE), b""), moved)
 
-    def _write_object(self, name: str, pieces: Iterator[bytes]) -> None:
+    def _write_object(self, name: str, pieces: Iterator[bytes], moved: Callable[[int], None] = lambda _: None) -> None:
         with self._reaching("written", name):
             try:
                 with self._system.open_output_stream(f"{self._base}/{name}") as stream:
                     for piece in pieces:
                         stream.write(piece)
+                        moved(len(piece))
             except BaseException:
                 # What was written until then became the object when the stream was closed.
                 with suppress(Exception):
@@ -604,25 +610,9 @@ class ObjectFolder:
         write_whole(self._place / "known.json", json.dumps(known))
         self._sending.unlink(missing_ok=True)
 
-    # The cache.
-
     def _make_room(self, size: int) -> None:
         """Remove copies that were used longest ago, and by no process now, until so many bytes fit."""
-        bound = _bound()
-        places = sorted((each for each in _objects().iterdir() if each.is_dir()), key=_last_used)
-        sizes = {each: _bytes_below(each) for each in places}
-        for place in places:
-            if sum(sizes.values()) + size <= bound:
-                return
-            if place != self._place and _dropped(place):
-                sizes.pop(place)
-        if sum(sizes.values()) + size > bound:
-            raise PenstockError(
-                f"{self.shown} needs {size / _GB:.3g} GiB of the cache for objects, {_objects()}, which may hold"
-                f" {bound / _GB:.3g} GiB and has {sum(sizes.values()) / _GB:.3g} in use: set {_BOUND} to more, or"
-                " PENSTOCK_CACHE to a folder on a larger disk.",
-                code="too-large",
-            )
+        make_room(size, self._place, _is_dispensable, self.shown)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -654,80 +644,22 @@ class ObjectFolder:
             ) from None
 
 
-# The cache of copies.
+@contextmanager
+def _told(doing: str, what: str, size: int) -> Iterator[Callable[[int], None]]:
+    """Shows how much of a long transfer is done, which any thread may say."""
+    if size < _LONG:
+        yield lambda _: None
+        return
+    progress, lock, done = current_progress(), Lock(), 0
 
-_BOUND = "PENSTOCK_OBJECTS_GB"
-_held: dict[Path, int] = {}
-"""Copies that this process uses, and the descriptors that keep them in the cache."""
+    def moved(more: int) -> None:
+        nonlocal done
+        with lock:
+            before, done = done, done + more
+            progress.advance(done // _MB - before // _MB)
 
-
-def _objects() -> Path:
-    return Path(os.path.realpath(cache_folder() / "objects"))
-
-
-def _hold(place: Path) -> None:
-    """Keep a copy in the cache while this process lives, unless another process has just removed it."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(place / "held", flags, 0o600)
-    with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    with suppress(FileNotFoundError):
-        if os.path.samestat((place / "held").lstat(), os.fstat(descriptor)):
-            _held[place] = descriptor
-            return
-    os.close(descriptor)
-
-
-def _bound() -> int:
-    """The most bytes that copies may have together: as asked for, else half of what the disk has free, and they."""
-    asked = os.environ.get(_BOUND)
-    if asked is None:
-        return shutil.disk_usage(_objects()).free // 2 + _bytes_below(_objects())
-    try:
-        bound = float(asked)
-    except ValueError:
-        bound = -1.0
-    if not 0 < bound < 1e9:
-        raise PenstockError(f"{_BOUND} is {asked!r}: give a number of GiB above 0.", code="invalid-value")
-    return int(bound * _GB)
-
-
-def _bytes_below(folder: Path) -> int:
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                total += (Path(place) / name).lstat().st_size
-    return total
-
-
-def _last_used(place: Path) -> float:
-    with suppress(OSError):
-        return (place / "held").stat().st_mtime
-    return 0.0
-
-
-def _dropped(place: Path) -> bool:
-    """Remove a copy that no process uses, and that has nothing which was not sent."""
-    try:
-        descriptor = os.open(place / "held", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder = ObjectFolder.of(place)
-        unsent = folder is None or {name: each[:2] for name, each in folder._known().items()} != _files(folder.local)
-        # An import that goes on after a kill lies beside the folder that it makes.
-        if unsent or any(each.name.startswith(".") for each in (place / "copy").iterdir()):
-            return False
-        aside = place.with_name(f".dropped-{token_hex(4)}")
-        place.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+    with progress.step(f"{doing} {what}", size // _MB, "MB"):
+        yield moved
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int]]:
@@ -742,6 +674,14 @@ def _files(folder: Path) -> dict[str, tuple[int, int]]:
                     stat = path.stat()
                     found[path.relative_to(folder).as_posix()] = stat.st_size, stat.st_mtime_ns
     return found
+
+
+def _is_dispensable(place: Path) -> bool:
+    """Whether a copy has nothing that was not sent. An import that goes on after a kill lies beside its folder."""
+    folder = ObjectFolder.of(place)
+    if folder is None or {name: each[:2] for name, each in folder._known().items()} != _files(folder.local):
+        return False
+    return not any(each.name.startswith(".") for each in (place / "copy").iterdir())
 
 
 def _documents_of(listed: Mapping[str, tuple[int, int]]) -> dict[str, list[int]]:
