@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pyarrow import fs
 
 from penstock import cache_folders
-from penstock.graph import object_folders
 
 
 class Faults:

@@ -5,10 +5,11 @@ torch's `meta` tensors have shapes and types, go through operations and autograd
 job.
 """
 
+import math
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple, cast
@@ -380,6 +381,10 @@ def rule_for(operation: Any) -> Callable[..., Any]:
     if name.endswith("_") and not name.endswith("__") and name not in _RESHAPING:
         # In-place operations return their first argument; operations on lists return nothing.
         return _itself if operation._schema.returns else _nothing
+    # Those that write into given tensors return these.
+    given = [each.name for each in operation._schema.arguments if each.is_out]
+    if given:
+        return lambda *_, **named: named[given[0]] if len(given) == 1 else tuple(named[name] for name in given)
     rule: Callable[..., Any] = _RULES.get(operation, operation)
     return rule
 
@@ -483,12 +488,26 @@ def _log_softmax_backward(grad: Tensor, _: Tensor, __: int, dtype: torch.dtype) 
     return like(grad, dtype)
 
 
+def _cross_entropy(x: Tensor, _: Tensor, __: Any = None, ___: Any = None, reduction: int = 1) -> Tensor:
+    return like(x) if reduction == 0 else x.new_empty(())
+
+
 def _nll_loss(x: Tensor, target: Tensor, _: Any, reduction: int, __: int) -> tuple[Tensor, Tensor]:
     return x.new_empty(target.shape if reduction == 0 else ()), x.new_empty(())
 
 
 def _second_alike(_: Tensor, x: Tensor, *__: Any, **___: Any) -> Tensor:
     return like(x)
+
+
+def _range(start: float, end: float, step: float = 1, *, dtype: Any = None, **_: Any) -> Tensor:
+    whole = all(isinstance(each, int) for each in (start, end, step))
+    kind = dtype or (torch.int64 if whole else torch.get_default_dtype())
+    return torch.empty(max(0, math.ceil((end - start) / step)), dtype=kind, device="meta")
+
+
+def _of_sizes(x: Tensor, sizes: Sequence[int], *_: Any) -> Tensor:
+    return x.new_empty(sizes)
 
 
 def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
@@ -537,7 +556,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     **{getattr(_aten, name).default: _alike for name in _ONE_BY_ONE},
     **{
         getattr(getattr(_aten, name), kind): rule
-        for name, rule in (("add", _joint), ("sub", _joint), ("mul", _joint), ("div", _quotient))
+        for name, rule in (("add", _joint), ("sub", _joint), ("rsub", _joint), ("mul", _joint), ("div", _quotient))
         for kind in ("Tensor", "Scalar")
     },
     **{
@@ -565,9 +584,24 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.mean.dim: _mean,
     _aten._log_softmax.default: _log_softmax,
     _aten._log_softmax_backward_data.default: _log_softmax_backward,
+    _aten.binary_cross_entropy_with_logits.default: _cross_entropy,
     _aten.nll_loss_forward.default: _nll_loss,
     _aten.nll_loss_backward.default: _second_alike,
     _aten.threshold_backward.default: _alike,
+    # For the shapes of these torch imports a solver of equations, which takes a second.
+    _aten.arange.default: lambda end, **kind: _range(0, end, **kind),
+    _aten.arange.start: lambda start, end, **kind: _range(start, end, **kind),
+    _aten.arange.start_step: _range,
+    _aten.sigmoid_backward.default: _alike,
+    _aten.tanh_backward.default: _alike,
+    _aten.gelu_backward.default: _second_alike,
+    _aten.linalg_vector_norm.default: lambda x, _=2, dims=None, keepdim=False, **kind: _mean(x, dims, keepdim, **kind),
+    _aten._foreach_sqrt.default: lambda several: [like(x) for x in several],
+    _aten.slice_backward.default: _of_sizes,
+    _aten.select_backward.default: _of_sizes,
+    _aten.index_put.default: _alike,
+    _aten.slice_scatter.default: _alike,
+    _aten.select_scatter.default: _alike,
     _aten.cat.default: _joined,
     _aten.stack.default: _stacked,
     _aten.cumsum.default: _typed_alike,

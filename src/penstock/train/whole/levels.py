@@ -95,6 +95,16 @@ class UncountedLevel(KeptLevel):
         return torch.empty(count, self._values[node_type].shape[1], dtype=self._computed, device=self._device)
 
 
+def backward_from(tensors: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """Compute gradients from those of some tensors, as `torch.autograd.backward` does, which would import a solver of
+    equations to compare shapes: that takes a second.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        tuple(tensors), tuple(gradients), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
 class LevelGradients:
     """The gradients of one level's rows, summed over bins."""
 

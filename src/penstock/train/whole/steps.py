@@ -23,7 +23,7 @@ from penstock.train.job import Job
 from penstock.train.session import Session, Step
 from penstock.train.steps.parts import LearnedRows
 from penstock.train.steps.update import make_step
-from penstock.train.whole.levels import KeptLevel, LevelGradients
+from penstock.train.whole.levels import KeptLevel, LevelGradients, backward_from
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.norms import LayerNorms
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
@@ -230,7 +230,7 @@ class LayerPasses:
         if pairs:
             tensors, gradients = zip(*pairs, strict=True)
             scaled = [each.to(rows.dtype) for rows, each in zip(tensors, gradients, strict=True)]
-            torch.autograd.backward(tensors, scaled)
+            backward_from(tensors, scaled)
         below.take(work, known.x)
         if self.progress is not None:
             self.progress.bin_done("backward", number)

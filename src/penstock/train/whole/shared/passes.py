@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from penstock.graph.arrays import Array
 from penstock.nn.aggregation import AggregatedRows
-from penstock.train.whole.levels import LevelGradients, RowsInPlace
+from penstock.train.whole.levels import LevelGradients, RowsInPlace, backward_from
 from penstock.train.whole.norms import LayerNorms
 from penstock.train.whole.shared.cut_plan import CutLevel
 from penstock.train.whole.shared.interfaces import Tag
@@ -141,7 +141,7 @@ class LossPass:
         received = self._receive(True, self._rows.sent)
         sums = self._sums(received)
         if sums:
-            torch.autograd.backward([self._joined[kind] for kind in sums], list(sums.values()))
+            backward_from([self._joined[kind] for kind in sums], list(sums.values()))
         for number, level in enumerate(self._answers):
             for kind, rows in level.items():
                 if rows.grad is not None:
