@@ -5,7 +5,6 @@ getting Numba ready take. The process is started on first use and ends with the 
 threads when it forks.
 """
 
-import functools
 import gc
 import importlib
 import json
@@ -23,9 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import NoReturn
 
-from numba.core.caching import FunctionCache
-from numba.core.dispatcher import Dispatcher
-
+from penstock import kernels
 from penstock.cli import main as run_the_command_line
 from penstock.cluster.launch import local
 from penstock.cluster.tasks.__main__ import main as run_task
@@ -225,27 +222,19 @@ def _import_everything() -> None:
     _load_kernels()
 
 
-_loaded: dict[str, int] = {}
-"""When indexes of compiled kernels had changed last when they were read, in ns, by their paths."""
+_loaded: dict[Path, int] = {}
+"""When indexes of compiled kernels had changed last when they were read, in ns."""
 
 
 def _load_kernels() -> None:
     """Load what Numba has compiled since the last time of the kernels that were imported: each fork would load it."""
-    for kernel in _kernels():
-        file = kernel._cache._cache_file
+    for name, kernel in list(kernels._kept_kernels.items()):
+        index = Path(kernel._cache._cache_file._index_path)
         with suppress(FileNotFoundError):
-            changed = Path(file._index_path).stat().st_mtime_ns
-            if _loaded.get(file._index_path) != changed:
-                _loaded[file._index_path] = changed
-                for types, *_ in file._load_index():
-                    kernel.compile(types)
-
-
-@functools.cache
-def _kernels() -> list[Dispatcher]:
-    modules = [module for name, module in sys.modules.items() if name.startswith("penstock.")]
-    found = {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}
-    return [kernel for kernel in found if isinstance(kernel._cache, FunctionCache)]
+            changed = index.stat().st_mtime_ns
+            if _loaded.get(index) != changed:
+                _loaded[index] = changed
+                kernels.load_kept(name)
 
 
 def _serve(requests: socket.socket, sessions: bool) -> None:

@@ -239,3 +239,17 @@ def test_a_process_that_stands_still_is_not_waited_for(tmp_path, monkeypatch):
     ours(np.uint64(3), 5, 0)
     assert ours.stats.cache_misses
     os.close(file)
+
+
+def test_kept_versions_are_loaded_before_they_are_called(monkeypatch):
+    """None is compiled for that, and a kernel that is not there is no error."""
+    hashing.unit_draws(np.uint64(0), 1)
+    name, monkeypatched = "penstock.graph.hashing:unit_draws", dict(kernels._kept_kernels)
+    monkeypatch.setattr(kernels, "_kept_kernels", monkeypatched)
+    again = kernels.njit(cache=True)(hashing.unit_draws.py_func)
+    begun = kernels.compilation.begun
+    assert name in monkeypatched and name not in kernels.used_kernels()
+    kernels.load_kept(name)
+    kernels.load_kept("penstock.graph.hashing:no_such_kernel")
+    assert again.overloads.keys() >= hashing.unit_draws.overloads.keys()
+    assert name in kernels.used_kernels() and kernels.compilation.begun == begun

@@ -71,9 +71,31 @@ def njit(*, cache: bool, writes: tuple[str, ...] | None = None, **options: Any) 
             kernel.written = frozenset(map(parameters.index, writes))
         if cache and kernel_folder() is not None:
             kernel.enable_caching()
+            if isinstance(kernel._cache, FunctionCache):
+                _kept_kernels[f"{function.__module__}:{function.__qualname__}"] = kernel
         return kernel  # type: ignore[no-any-return]
 
     return compiled
+
+
+_kept_kernels = dict[str, Any]()
+"""The kernels of this process whose versions are kept, by module and name."""
+
+
+def used_kernels() -> set[str]:
+    """Kernels of which this process has a version, by module and name."""
+    return {name for name, kernel in _kept_kernels.items() if kernel.overloads}
+
+
+def load_kept(name: str) -> None:
+    """Load all versions of a kernel that are kept for this processor; nothing where its module is not imported."""
+    kernel = _kept_kernels.get(name)
+    if kernel is None:
+        return
+    cache: Any = kernel._cache
+    for key in list(cache._cache_file._load_index()):
+        if key == cache._index_key(key[0], kernel.targetctx.codegen()):
+            kernel.compile(key[0])
 
 
 class KernelDispatcher(CPUDispatcher):

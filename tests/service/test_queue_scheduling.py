@@ -156,13 +156,28 @@ def test_a_job_that_no_machine_could_hold_fails_at_once_and_keeps_nobody_waiting
     assert ended(parts, number).tries == 1
 
 
+def test_kernels_that_forks_have_used_are_loaded_once():
+    kernels, loaded = warm.KernelsOfForks(), []
+    kernels._load_kept, kernels._used = loaded.append, lambda: {"a:one", "b:two"}
+    for _ in range(2):
+        kernels.tell()
+        kernels.load()
+    assert sorted(loaded) == ["a:one", "b:two"]
+    # More than a pipe holds is left out.
+    kernels._used = lambda: {f"c:{number:0100}" for number in range(2000)}
+    kernels.tell()
+    kernels.load()
+    assert 100 < len(loaded) < 2000
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts the threads of a process in /proc")
 def test_the_process_that_forks_has_one_thread(parts, graph):
     """A fork of one with several may wait for ever for what another thread had locked; Python 3.12 warns of it.
 
     Two programs: that of these tests, and one whose user has set how many threads there are to be.
     """
-    ended(parts, submitted(parts, graph, **QUICK))
+    for _ in range(2):  # Before the second it loads the kernels that the first has used.
+        ended(parts, submitted(parts, graph, **QUICK))
     assert len([*Path(f"/proc/{parts.pool._program.pid}/task").iterdir()]) == 1
     script = "from penstock.service.workers import warm; warm.import_everything(); import os, torch; print("
     script += "len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'), torch.get_num_threads())"
