@@ -14,9 +14,10 @@ from forks import forked_command as run
 from forks import run_forked
 from in_process import command
 from penstock import Graph
+from penstock.cli.output import check_new_file
 from penstock.version import __version__
 from random_graphs import directed_graph
-from refusals import Refusal
+from refusals import Refusal, refused
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
@@ -299,6 +300,11 @@ def test_starting_does_not_import_torch():
     code = "import sys, penstock.cli; print(any(m in sys.modules for m in ('torch', 'triton')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_page_is_not_written_at_an_address():
+    with refused("invalid-value s3://lab/page.html"):
+        check_new_file(Path("s3://lab/page.html"), False)
 
 
 @pytest.mark.parametrize("features", [0, pytest.param(128, marks=pytest.mark.long)])

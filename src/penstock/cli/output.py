@@ -66,6 +66,11 @@ def keep_stdout_for_answers() -> None:
 
 def check_new_file(path: Path, force: bool) -> None:
     """Refuse an output file that cannot be written, before the work begins."""
+    if as_named(path) != str(path):
+        raise PenstockError(
+            f"{as_named(path)} is an address, and this is written to a file of this machine: name one.",
+            code="invalid-value",
+        )
     if not path.parent.is_dir():
         raise PenstockError(
             f"There is no folder {path.parent} for {path.name}: make it, or name another.", code="file-not-found"
