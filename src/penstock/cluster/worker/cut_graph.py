@@ -25,9 +25,19 @@ from penstock.sampling.explanation import SamplingExplanation
 from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
 from penstock.sampling.parts.remote import place_lists
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.temporal import OF_NODES
 from penstock.store.parts import PartedStore, StochasticRounding
 from penstock.store.source import LocalStore, RowSource
+from penstock.train.dataset.labels import (
+    SAMPLED,
+    SplitLabels,
+    column,
+    different_labels,
+    in_any,
+    of_splits_suffice,
+)
+from penstock.train.job import Job
 from penstock.wire.channel import Channel, PendingCall
 from penstock.wire.message import Message
 
@@ -133,7 +143,7 @@ def _receive(call: PendingCall, place: Array, who: str) -> None:
         raise PenstockError(f"{who} sent only {start:,} of {len(place):,} rows: ask again.", code="malformed-message")
 
 
-_COLUMN = 1 << 22
+_COLUMN = 1 << 20
 """Rows of a column that are read at a time."""
 
 
@@ -284,19 +294,25 @@ class Parts:
         return [call.result().body for call in calls]
 
 
-def open_cut_graph(parts: Parts, label: str, times: str | None = None) -> CutGraph:
-    """The graph with the labels named `label`, the field `times`, and its splits, in the original order."""
+def open_cut_graph(parts: Parts, job: Job, times: str | None = None) -> CutGraph:
+    """The graph with the labels of a job, the field `times`, and its splits, in the original order.
+
+    Of labels, only those of the splits are kept where the job reads no others (`SplitLabels`).
+    """
+    label = job.label
     said = parts.describe(label)
     book = parts.partition.book
     nodes: dict[str, NodeSet] = {}
     for name in book.node_types:
         described = [each["nodes"][name] for each in said]
-        fields: dict[str, Array] = {}
+        fields: dict[str, Any] = {}
+        splits = _splits(parts, name)
         for wanted in {label, times or label} & set(described[0]["fields"]):
-            fields[wanted] = _column(parts.store, parts.partition, name, wanted)
+            labels = None if wanted == times else _labels_of_splits(parts, name, splits, job)
+            fields[wanted] = _column(parts.store, parts.partition, name, wanted) if labels is None else labels
         words = described[0]["words"]
         categories = {} if words is None else {label: list(words)}
-        nodes[name] = NodeSet(book.count(name), fields, _splits(parts, name), None, categories)
+        nodes[name] = NodeSet(book.count(name), fields, splits, None, categories)
     edges: dict[EdgeType, EdgeSet] = {}
     for number, relation in enumerate(said[0]["edges"]):
         source, relation_name, target = relation["type"]
@@ -307,6 +323,23 @@ def open_cut_graph(parts: Parts, label: str, times: str | None = None) -> CutGra
     size = sum(int(each["bytes"]) for each in said)
     field_names = {name: list(said[0]["nodes"][name]["fields"]) for name in nodes}
     return CutGraph(nodes, edges, field_names, str(parts.partition.document.graph), size)
+
+
+def _labels_of_splits(parts: Parts, node_type: str, splits: dict[str, Array], job: Job) -> SplitLabels | None:
+    """The labels of a type's splits, in the original order; None where the job needs those of other vertices too."""
+    count, source = parts.partition.book.count(node_type), parts.store.source(f"{node_type}/{job.label}")
+    if SAMPLERS[job.sampler].joint or not of_splits_suffice(job, splits, count):
+        return None
+
+    def read(original: Array) -> Array:
+        return column(source.read(parts.partition.new_ids(original, node_type)))
+
+    blocks = (source.read(np.arange(*some)) for some in ranges(count, _COLUMN))
+    different = different_labels(read(np.arange(min(count, SAMPLED))), blocks, job)
+    if different is None:
+        return None
+    rows = in_any(list(splits.values()))
+    return SplitLabels(count, rows, read(rows), different)
 
 
 def _column(store: PartedStore, partition: Partition, node_type: str, name: str) -> Array:
