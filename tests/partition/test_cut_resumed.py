@@ -12,7 +12,7 @@ import pytest
 
 from forks import forked_command, run_forked
 from penstock import Graph
-from penstock.graph.journal import Journal
+from penstock.graph.journal import FolderJournal
 from penstock.partition import Cut, assignment, cut
 from penstock.partition.writer import PartWriter
 from penstock.progress import Progress
@@ -70,9 +70,9 @@ def told(graph: Graph, out: Path, how: Cut = HOW) -> list[str]:
 
 def stopped_after(notes: int, graph: Graph, out: Path, before: bool = False, error=StoppedError) -> str:
     """A cut that ends right behind its n-th note from now on, or before it is written; what its error says."""
-    written, count = Journal._write, [0]
+    written, count = FolderJournal._write, [0]
 
-    def write(journal: Journal, note) -> None:
+    def write(journal: FolderJournal, note) -> None:
         count[0] += 1
         if count[0] == notes and before:
             raise error
@@ -81,7 +81,7 @@ def stopped_after(notes: int, graph: Graph, out: Path, before: bool = False, err
             raise error
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(error) as raised:
-        patch.setattr(Journal, "_write", write)
+        patch.setattr(FolderJournal, "_write", write)
         cut(graph, HOW, out)
     assert left(out).is_dir() and not out.exists()
     return str(raised.value)
@@ -200,9 +200,9 @@ PROGRAM = """
 import os, signal, sys
 from penstock import Graph
 from penstock.cli import main
-from penstock.graph.journal import Journal
+from penstock.graph.journal import FolderJournal
 
-written, left = Journal._write, [{notes}]
+written, left = FolderJournal._write, [{notes}]
 
 def write(journal, note):
     written(journal, note)
@@ -210,7 +210,7 @@ def write(journal, note):
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-Journal._write = write
+FolderJournal._write = write
 sys.argv = {words!r}
 main()
 """

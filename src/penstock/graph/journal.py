@@ -88,7 +88,7 @@ class Proof(NamedTuple):
     checksum: int
 
 
-class Journal:
+class FolderJournal:
     """The notes of some work in a folder. Without a folder nothing is noted, and nothing was done before."""
 
     def __init__(self, folder: Path | None = None, steps: Sequence[str] = ()) -> None:
@@ -236,7 +236,7 @@ _PASSING: tuple[Code, ...] = ("external-failure", "write-failed", "file-not-foun
 
 @contextmanager
 def noted_folder(
-    target: Path, force: bool, journal: Journal, sources: Sources, about: About, progress: Progress
+    target: Path, force: bool, journal: FolderJournal, sources: Sources, about: About, progress: Progress
 ) -> Iterator[Resumption | None]:
     """A `lasting_folder` of which the journal's notes are kept when the block is stopped.
 
@@ -256,7 +256,7 @@ def noted_folder(
 
 
 def _resumed(
-    journal: Journal, work: Path, sources: Sources, subject: str, about: About, progress: Progress
+    journal: FolderJournal, work: Path, sources: Sources, subject: str, about: About, progress: Progress
 ) -> Resumption | None:
     resumed, problem = None, None
     if journal.is_kept:

@@ -15,7 +15,7 @@ from penstock.graph.files import read_document, write_new, write_whole
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.integrity import check_graph
-from penstock.graph.journal import About, Journal, Sources, noted_folder
+from penstock.graph.journal import About, FolderJournal, Sources, noted_folder
 from penstock.graph.new_folders import check_target, lasting_name, new_folder
 from penstock.graph.schema import DOCUMENT as GRAPH_DOCUMENT
 from penstock.graph.schema import EdgeType, edge_key
@@ -244,7 +244,7 @@ def cut(
             f"{folder} is the graph that is being cut: name another folder for its parts.", code="file-exists"
         )
     work = lasting_name(folder)
-    journal = Journal(work, _steps_of(how)) if graph.is_as_stored() else Journal()
+    journal = FolderJournal(work, _steps_of(how)) if graph.is_as_stored() else FolderJournal()
     with noted_folder(folder, force, journal, _sources_of(graph, how), _ABOUT, progress):
         assigned = _noted_assignment(graph, how, threads, progress, work, journal)
         trainer = _noted_trainers(assigned, work, journal)
@@ -298,7 +298,7 @@ def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progres
         how = replace(how, method=method)
         progress.note(why)
     problem = _problem_of(graph, how, threads, progress)
-    whole, names = problem.whole, problem.constraints.names
+    whole, names = problem.whole, list(how.balance) or default_names(problem.whole)
     if how.refine:
         check_table(problem)
     assignment = filled(problem, METHODS[how.method](problem)) if how.parts > 1 else np.zeros(whole.count, np.int32)
@@ -331,14 +331,14 @@ def _note_imbalance(problem: Problem, metrics: Metrics) -> None:
 # What is noted of a cut, so that the same command goes on after it was killed: the assignment, what trainers have,
 # and each part once it is whole.
 
-_ASSIGNMENT, _TRAINERS, _NUMBERS = "assignment", "trainers", "original numbers"
+_ASSIGNMENT, _TRAINERS, _ORIGINALS = "assignment", "trainers", "original numbers"
 _ABOUT = About("cut", "a cut of a graph folder")
 
 
 def _steps_of(how: Cut) -> list[str]:
     """The steps that are noted, in their order."""
     trainers = [_TRAINERS] if how.trainers > 1 else []
-    return [_ASSIGNMENT, *trainers, _NUMBERS, *(_part_step(part) for part in range(how.parts))]
+    return [_ASSIGNMENT, *trainers, _ORIGINALS, *(_part_step(part) for part in range(how.parts))]
 
 
 def _part_step(part: int) -> str:
@@ -358,7 +358,7 @@ def _sources_of(graph: Graph, how: Cut) -> Sources:
 
 
 def _noted_assignment(
-    graph: Graph, how: Cut, threads: int | None, progress: Progress, work: Path, journal: Journal
+    graph: Graph, how: Cut, threads: int | None, progress: Progress, work: Path, journal: FolderJournal
 ) -> Assigned:
     """The assignment that another process has noted, or one that is found and noted now."""
     path = work / "assignment.npy"
@@ -375,7 +375,7 @@ def _noted_assignment(
     return Assigned(how, state["chosen"], problem, np.array(open_array(path)), metrics)
 
 
-def _noted_trainers(assigned: Assigned, work: Path, journal: Journal) -> Array:
+def _noted_trainers(assigned: Assigned, work: Path, journal: FolderJournal) -> Array:
     """The trainer of every vertex, as another process has noted it, or found and noted now."""
     path = work / "trainers.npy"
     if journal.state(_TRAINERS) is not None:
@@ -387,17 +387,17 @@ def _noted_trainers(assigned: Assigned, work: Path, journal: Journal) -> Array:
     return trainer
 
 
-def _write_partition(assigned: Assigned, trainer: Array, folder: Path, journal: Journal) -> None:
+def _write_partition(assigned: Assigned, trainer: Array, folder: Path, journal: FolderJournal) -> None:
     """The partition folder of an assignment, streamed part by part; what is noted is not written again."""
     problem, how = assigned.problem, assigned.how
     graph = problem.whole.graph
     maps = relabel(problem.whole, assigned.assignment, trainer, how.parts, how.trainers)
     folder.mkdir(exist_ok=True)
-    if journal.state(_NUMBERS) is None:
+    if journal.state(_ORIGINALS) is None:
         with ArrayWriter(folder / "original.npy", np.int64) as originals:
             for relabelling in maps.values():
                 originals.append(relabelling.original)
-        journal.note(_NUMBERS, files=[folder / "original.npy"])
+        journal.note(_ORIGINALS, files=[folder / "original.npy"])
     with problem.progress.step("writing parts", graph.num_edges, "edges"):
         writer = PartWriter(graph, maps, how.trainers, problem.threads, problem.progress)
         written = [_noted_part(writer, part, part_folder(folder, part), journal) for part in range(how.parts)]
@@ -406,7 +406,7 @@ def _write_partition(assigned: Assigned, trainer: Array, folder: Path, journal: 
     write_new(folder / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")
 
 
-def _noted_part(writer: PartWriter, part: int, folder: Path, journal: Journal) -> dict[EdgeType, int]:
+def _noted_part(writer: PartWriter, part: int, folder: Path, journal: FolderJournal) -> dict[EdgeType, int]:
     """Write a part unless it is noted as whole; returns how many edges of each type it has."""
     document = folder / GRAPH_DOCUMENT
     if (state := journal.state(_part_step(part))) is not None:

@@ -335,7 +335,8 @@ def _labels_of_splits(parts: Parts, node_type: str, splits: dict[str, Array], jo
         return column(source.read(parts.partition.new_ids(original, node_type)))
 
     blocks = (source.read(np.arange(*some)) for some in ranges(count, _COLUMN))
-    different = different_labels(read(np.arange(min(count, SAMPLED))), blocks, job)
+    first = read(np.arange(min(count, SAMPLED if source.dtype.kind == "f" else 0)))
+    different = different_labels(first, blocks, job)
     if different is None:
         return None
     rows = in_any(list(splits.values()))

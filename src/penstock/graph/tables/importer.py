@@ -18,7 +18,7 @@ from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.files import read_document
 from penstock.graph.folder import describe_nodes, nodes_folder, open_nodes, write_document
 from penstock.graph.graph import Graph
-from penstock.graph.journal import About, Journal, Resumption, Sources, noted_folder
+from penstock.graph.journal import About, FolderJournal, Resumption, Sources, noted_folder
 from penstock.graph.new_folders import check_target, lasting_name
 from penstock.graph.schema import EdgeType, NodeInfo, SegmentInfo, edge_key
 from penstock.graph.segments import Addition, growing
@@ -65,7 +65,7 @@ def run_import(
     work = lasting_name(out)
     with _readable_columns(spec_path):
         import_ = _Import(spec, spec_path.parent, work / "new", work / "spool", bound)
-    journal = Journal() if bound is None else Journal(work, import_.steps)
+    journal = FolderJournal() if bound is None else FolderJournal(work, import_.steps)
 
     with (
         noted_folder(out, force, journal, import_.sources(spec_path), _ABOUT, progress) as resumed,
@@ -126,7 +126,7 @@ class _Import:
         files = {str(file): [file.size, file.modified] for table in tables for file in table.files}
         return Sources(read_document(spec_path), files)
 
-    def build(self, journal: Journal, progress: Progress) -> None:
+    def build(self, journal: FolderJournal, progress: Progress) -> None:
         """Write the graph's folder; the document comes last."""
         target = ListTarget(self._folder, self._bound, journal, progress)
         node_sets, edge_sets = _read_all(self._nodes, self._edges, target, self._work)
@@ -222,7 +222,7 @@ def append_tables(graph: str | Path, spec_path: str | Path, progress: Progress =
             EdgeTable(each, spec_path.parent, nodes[each.type[0]], nodes[each.type[2]], None) for each in spec.edges
         ]
         _standardise_as_imported(nodes, edges, known)
-        target = ListTarget(held.work, None, Journal(), progress)
+        target = ListTarget(held.work, None, FolderJournal(), progress)
         node_sets, edge_sets = _read_all(nodes, edges, target, held.work / "spool")
         distinct = [kind for each in spec.edges if each.deduplicate for kind in (each.type, each.reverse_type) if kind]
         added = {name: each for name, each in node_sets.items() if each.count}

@@ -25,9 +25,9 @@ from penstock.sampling.typed import TypedNeighbourSampler, neighbour_sampler
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 
-DIRECT_LIMIT_OF_PARTS = 1 << 22
-"""Vertices of a cut graph up to which batches are numbered directly: 16 MiB for each thread. A graph is cut because it
-is large, so its workers keep tables that grow with their batches.
+DIRECT_LIMIT_OF_PARTS = 1 << 21
+"""Vertices of a cut graph up to which batches are numbered directly: 8 MiB for each thread. Where there are more, such
+a table exceeds a processor's cache, and a worker has tables of its batches' vertices, which are faster then.
 """
 EdgeTimes = Callable[[str, Array], Array]
 """(relation key, edge numbers in the partitioned graph) -> the times of these edges."""

@@ -121,8 +121,8 @@ class SplitLabels:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, vertices: Array) -> Array:
-        """The labels of some vertices of the splits."""
+    def __getitem__(self, vertices: Any) -> Array:
+        """The labels of some vertices of the splits, by an array of their numbers."""
         places = np.searchsorted(self._rows, vertices)
         if len(vertices) and (not len(self._rows) or (self._rows.take(places, mode="clip") != vertices).any()):
             raise PenstockError(
@@ -158,7 +158,7 @@ def of_splits_suffice(options: Job, splits: Mapping[str, Array], count: int) -> 
 
 def different_labels(first: Array, blocks: Iterable[Array], options: Job) -> Array | None:
     """The different labels among `blocks`, of which a `SplitLabels` can be made; None where all labels are needed, to
-    learn them or to say what is wrong with them. `first` are those of the first rows.
+    learn them or to say what is wrong with them. `first` are those of the first rows, by which floats are judged.
     """
     if first.ndim == 2:
         # The width says what is learned.
@@ -217,7 +217,7 @@ class LabelColumn:
     @property
     def known(self) -> Array:
         """Whether each row has a label."""
-        return self.are_known(self.labels[:])
+        return self.are_known(np.asarray(self.labels))
 
     def are_known(self, labels: Array) -> Array:
         """Whether each of some labels is one. In float32, in which losses are computed, infinite ones are unknown."""
@@ -386,7 +386,7 @@ def _splits(nodes: NodeSet, found: Labelled, options: Job) -> dict[str, Array]:
             raise PenstockError(
                 "split: per-class needs one class per vertex: use ratio.", code="unsupported-combination"
             )
-        return _per_class(found.labels, eligible, tuple(options.per_class), seed)
+        return _per_class(np.asarray(found.labels), eligible, tuple(options.per_class), seed)
     first, second, third = options.split_ratio
     return splits_by_ratio(eligible, (first, second, third), seed)
 
