@@ -20,7 +20,7 @@ from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.partition import Cut, cut, owners
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.parts import graph as parted_graphs
-from penstock.train.dataset.labels import SplitLabels
+from penstock.train.dataset.labels import SplitValues
 from penstock.train.job import make_job
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
@@ -40,13 +40,14 @@ def made_partition(folder, count, labels=None):
     linked = np.sort(rng.choice(count, LINKED, replace=False))
     ends = linked[rng.integers(0, LINKED, (2, 5 * LINKED))]
     indptr, indices, _ = build_lists(*ends, count, count)
+    edges = EdgeSet(indptr, indices, {"t": rng.random(len(indices))})
     y = np.full(count, -1)
     y[linked] = rng.integers(0, 4, LINKED)
     x = np.zeros((count, 2), np.float32)
     x[linked] = rng.random((LINKED, 2))
     splits = {"train": linked[::4], "val": linked[1::4], "test": linked[2::8]}
-    nodes = NodeSet(count, {"x": x, "y": y if labels is None else labels(y)}, splits)
-    graph = Graph({"node": nodes}, {("node", "to", "node"): EdgeSet(indptr, indices)}, f"of {count}")
+    fields = {"x": x, "y": y if labels is None else labels(y), "when": rng.random(count)}
+    graph = Graph({"node": NodeSet(count, fields, splits)}, {("node", "to", "node"): edges}, f"of {count}")
     return cut(graph, Cut(2, method="random"), folder), graph
 
 
@@ -100,7 +101,7 @@ def use(member, job):
     """A session from its beginning, some of its batches, and the neighbourhoods of a validation."""
     parts = Parts(member)
     session, group = make_parted_session(parts, job)
-    assert isinstance(session.graph.nodes["node"].fields["y"], SplitLabels)
+    assert isinstance(session.graph.nodes["node"].fields["y"], SplitValues)
     schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed)
     for planned, _ in zip(schedule.from_position(), range(3), strict=False):
         session.task.label(session.task.sample(group.share(planned)))
@@ -123,7 +124,11 @@ def traced_peak(partition, job, folder):
         return kept, most
 
 
-@pytest.mark.parametrize("fields", [{}, {"sampler": "labor"}], ids=["neighbour", "labor"])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"sampler": "labor"}, {"time": "t", "seed_time": "when"}],
+    ids=["neighbour", "labor", "times"],
+)
 def test_no_array_of_all_vertices(tmp_path, monkeypatch, fields):
     """Blocks, and tables that do not depend on the batch, are small here so that they do not hide one."""
     for place, name, size in (
@@ -163,11 +168,11 @@ def test_labels_of_the_splits_are_those_of_the_graph(tmp_path, labels):
         here = open_cut_graph(parts, job).nodes["node"].fields["y"]
         whole = open_cut_graph(parts, job.model_copy(update={"split": "ratio"})).nodes["node"].fields["y"]
     np.testing.assert_array_equal(whole, nodes.fields["y"])
-    assert isinstance(here, SplitLabels) and len(here) == nodes.count and here.dtype == whole.dtype
+    assert isinstance(here, SplitValues) and len(here) == nodes.count and here.dtype == whole.dtype
     for rows in nodes.splits.values():
         expected = nodes.fields["y"][rows]
         np.testing.assert_array_equal(here[rows], expected[:, 0] if expected.shape[1:] == (1,) else expected)
-    with refused("not-available the labels of its splits' vertices alone"):
+    with refused("not-available values of its splits' vertices alone"):
         here[np.arange(nodes.count)]
-    with refused("not-available the labels of its splits' vertices alone"):
+    with refused("not-available values of its splits' vertices alone"):
         np.asarray(here)

@@ -18,6 +18,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import seed_of
 from penstock.graph.integrity import check_graph, nan_rows, require_finite
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.graph.tasks import is_about
 from penstock.partition import Partition, open_partition
 from penstock.sampling.block import BatchKey
 from penstock.sampling.exclusion import Exclusion
@@ -31,7 +32,7 @@ from penstock.store.parts import PartedStore, StochasticRounding
 from penstock.store.source import LocalStore, RowSource
 from penstock.train.dataset.labels import (
     SAMPLED,
-    SplitLabels,
+    SplitValues,
     column,
     different_labels,
     in_any,
@@ -253,9 +254,10 @@ class Parts:
         if self._times is None:
             name = f"{self.partition.book.type_named(None)}/{time.removeprefix(OF_NODES)}"
             count = self.partition.book.count()
-            self._times = np.concatenate(
-                [self.store.source(name).read(np.arange(*some)) for some in ranges(count, _COLUMN)] or [np.empty(0)]
-            )
+            source = self.store.source(name)
+            self._times = np.empty((count, *source.row_shape()), source.dtype)
+            for some in ranges(count, _COLUMN):
+                self._times[slice(*some)] = source.read(np.arange(*some))
             rows, first = nan_rows(self._times) if self._times.dtype.kind == "f" else (0, -1)
             if rows:
                 original = int(self.partition.original()[first])
@@ -295,21 +297,24 @@ class Parts:
 
 
 def open_cut_graph(parts: Parts, job: Job, times: str | None = None) -> CutGraph:
-    """The graph with the labels of a job, the field `times`, and its splits, in the original order.
+    """The graph with the labels of a job on vertices, the field `times`, and its splits, in the original order.
 
-    Of labels, only those of the splits are kept where the job reads no others (`SplitLabels`).
+    Only values of the splits are kept where the job reads no others (`SplitValues`).
     """
-    label = job.label
-    said = parts.describe(label)
+    label, said = job.label, parts.describe(job.label)
+    wanted = set() if times is None else {times}
+    if job.task == "auto" or is_about(job.task, "vertices"):
+        wanted.add(label)
     book = parts.partition.book
     nodes: dict[str, NodeSet] = {}
     for name in book.node_types:
         described = [each["nodes"][name] for each in said]
         fields: dict[str, Any] = {}
         splits = _splits(parts, name)
-        for wanted in {label, times or label} & set(described[0]["fields"]):
-            labels = None if wanted == times else _labels_of_splits(parts, name, splits, job)
-            fields[wanted] = _column(parts.store, parts.partition, name, wanted) if labels is None else labels
+        for field in wanted & set(described[0]["fields"]):
+            fields[field] = _values_of_splits(parts, name, splits, job, field, times)
+            if fields[field] is None:
+                fields[field] = _column(parts.store, parts.partition, name, field)
         words = described[0]["words"]
         categories = {} if words is None else {label: list(words)}
         nodes[name] = NodeSet(book.count(name), fields, splits, None, categories)
@@ -325,22 +330,30 @@ def open_cut_graph(parts: Parts, job: Job, times: str | None = None) -> CutGraph
     return CutGraph(nodes, edges, field_names, str(parts.partition.document.graph), size)
 
 
-def _labels_of_splits(parts: Parts, node_type: str, splits: dict[str, Array], job: Job) -> SplitLabels | None:
-    """The labels of a type's splits, in the original order; None where the job needs those of other vertices too."""
-    count, source = parts.partition.book.count(node_type), parts.store.source(f"{node_type}/{job.label}")
+def _values_of_splits(
+    parts: Parts, node_type: str, splits: dict[str, Array], job: Job, field: str, times: str | None
+) -> SplitValues | None:
+    """A type's labels or times of its splits, in the original order; None where the job needs those of other vertices
+    too, or a sentence about them is due.
+    """
+    count, source = parts.partition.book.count(node_type), parts.store.source(f"{node_type}/{field}")
     if SAMPLERS[job.sampler].joint or not of_splits_suffice(job, splits, count):
         return None
 
     def read(original: Array) -> Array:
         return column(source.read(parts.partition.new_ids(original, node_type)))
 
-    blocks = (source.read(np.arange(*some)) for some in ranges(count, _COLUMN))
+    def blocks() -> Iterator[Array]:
+        return (source.read(np.arange(*some)) for some in ranges(count, _COLUMN))
+
+    if field == times and source.dtype.kind == "f" and any(np.isnan(block).any() for block in blocks()):
+        return None
     first = read(np.arange(min(count, SAMPLED if source.dtype.kind == "f" else 0)))
-    different = different_labels(first, blocks, job)
+    different = different_labels(first, blocks(), job) if field == job.label else first[:0]
     if different is None:
         return None
     rows = in_any(list(splits.values()))
-    return SplitLabels(count, rows, read(rows), different)
+    return SplitValues(count, rows, read(rows), different)
 
 
 def _column(store: PartedStore, partition: Partition, node_type: str, name: str) -> Array:

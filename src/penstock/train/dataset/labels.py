@@ -105,15 +105,16 @@ def recoded(labels: Array, words: list[str] | None, learned: LearnedLabels) -> t
 # Labels of vertices and which of them are for training: found, drawn where the graph has none, checked.
 
 
-class SplitLabels:
-    """The labels of the vertices of a graph's own splits, as a worker of a cut graph has them: nobody asks for others.
+class SplitValues:
+    """A field, labels or times, of the vertices of a graph's own splits, as a worker of a cut graph has it: nobody asks
+    for others.
 
-    It stands for an array with a label for each of `count` vertices.
+    It stands for an array with a value for each of `count` vertices.
     """
 
     def __init__(self, count: int, rows: Array, values: Array, different: Array) -> None:
-        """`values` are the labels of `rows`, which ascend. `different` are those of all vertices, each once, as far as
-        they decide what is learned (see `of_splits_suffice`).
+        """`values` are those of `rows`, which ascend. `different` are labels of all vertices, each once, as far as they
+        decide what is learned (see `different_labels`).
         """
         self._count, self._rows, self._values, self.different = count, rows, values, different
         self.dtype, self.ndim, self.shape = values.dtype, values.ndim, (count, *values.shape[1:])
@@ -122,11 +123,11 @@ class SplitLabels:
         return self._count
 
     def __getitem__(self, vertices: Any) -> Array:
-        """The labels of some vertices of the splits, by an array of their numbers."""
+        """The values of some vertices of the splits, by an array of their numbers."""
         places = np.searchsorted(self._rows, vertices)
         if len(vertices) and (not len(self._rows) or (self._rows.take(places, mode="clip") != vertices).any()):
             raise PenstockError(
-                "A worker of a cut graph has the labels of its splits' vertices alone, and others were asked for.",
+                "A worker of a cut graph has values of its splits' vertices alone, and others were asked for.",
                 code="not-available",
             )
         found: Array = self._values[places]
@@ -134,7 +135,7 @@ class SplitLabels:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         raise PenstockError(
-            "A worker of a cut graph has the labels of its splits' vertices alone: index them by these.",
+            "A worker of a cut graph has values of its splits' vertices alone: index them by these.",
             code="not-available",
         )
 
@@ -151,13 +152,13 @@ SAMPLED = 100_000
 
 
 def of_splits_suffice(options: Job, splits: Mapping[str, Array], count: int) -> bool:
-    """Whether a job reads the labels of the given splits alone, and these are few among all vertices."""
+    """Whether a job reads the labels and times of the given splits alone, and these are few among all vertices."""
     given = options.split in ("auto", "graph") and "train" in splits
     return given and 2 * sum(map(len, splits.values())) <= count
 
 
 def different_labels(first: Array, blocks: Iterable[Array], options: Job) -> Array | None:
-    """The different labels among `blocks`, of which a `SplitLabels` can be made; None where all labels are needed, to
+    """The different labels among `blocks`, of which a `SplitValues` can be made; None where all labels are needed, to
     learn them or to say what is wrong with them. `first` are those of the first rows, by which floats are judged.
     """
     if first.ndim == 2:
@@ -201,7 +202,7 @@ class LabelColumn:
     `problem` says why outputs cannot be compared with the labels.
     """
 
-    labels: Array | SplitLabels
+    labels: Array | SplitValues
     splits: dict[str, Array]
     task: TaskName
     classes: int
@@ -263,8 +264,8 @@ def labelled_vertices(graph: Graph, options: Job, task: TaskName) -> Labelled:
     """Labels and splits of a node task, checked against each other."""
     node_type = _type_with_labels(graph, options)
     nodes = graph.nodes[node_type]
-    field: Array | SplitLabels = nodes.fields[options.label]
-    labels, every = (field, field.different) if isinstance(field, SplitLabels) else (column(field), column(field))
+    field: Array | SplitValues = nodes.fields[options.label]
+    labels, every = (field, field.different) if isinstance(field, SplitValues) else (column(field), column(field))
     multi = labels.ndim == 2
     learns = TASK_FACTS[task].learns
     if multi and learns == "numbers":
