@@ -30,7 +30,7 @@ from refusals import refused
 SMALL, LARGE = 300_000, 1_000_000
 LINKED = 3_000
 """Vertices that have edges, in both graphs: batches are alike."""
-MOST = 0.05
+MOST = 0.25
 """Bytes for each vertex by which memory may grow. Each array of all vertices would take 1 to 8."""
 
 

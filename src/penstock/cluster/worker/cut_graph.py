@@ -348,8 +348,10 @@ def _values_of_splits(
 
     if field == times and source.dtype.kind == "f" and any(np.isnan(block).any() for block in blocks()):
         return None
-    first = read(np.arange(min(count, SAMPLED if source.dtype.kind == "f" else 0)))
-    different = different_labels(first, blocks(), job) if field == job.label else first[:0]
+    different: Array | None = read(np.arange(0))
+    if field == job.label:
+        first = read(np.arange(min(count, SAMPLED if source.dtype.kind == "f" else 0)))
+        different = different_labels(first, blocks(), job)
     if different is None:
         return None
     rows = in_any(list(splits.values()))
