@@ -20,18 +20,20 @@ from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.partition import Cut, cut, owners
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.parts import graph as parted_graphs
-from penstock.train.dataset.labels import SplitValues
+from penstock.train.dataset.labels import SplitValues, different_labels, labelled_vertices
 from penstock.train.job import make_job
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 from penstock.wire.transport.tls import make_credentials
 from refusals import refused
 
-SMALL, LARGE = 300_000, 1_000_000
+SMALL, LARGE = 300_000, 2_000_000
 LINKED = 3_000
 """Vertices that have edges, in both graphs: batches are alike."""
-MOST = 0.25
-"""Bytes for each vertex by which memory may grow. Each array of all vertices would take 1 to 8."""
+MOST = 0.5
+"""Bytes for each vertex by which memory may grow, as peaks differ by messages under way: an array of all vertices takes
+1 to 8.
+"""
 
 
 def made_partition(folder, count, labels=None):
@@ -176,3 +178,46 @@ def test_labels_of_the_splits_are_those_of_the_graph(tmp_path, labels):
         here[np.arange(nodes.count)]
     with refused("not-available values of its splits' vertices alone"):
         np.asarray(here)
+
+
+@pytest.mark.parametrize(
+    ("first", "blocks", "expected"),
+    [
+        ([], [[3, -1, 3], [0, 2]], [-1, 0, 2, 3]),
+        ([], [[-100, 90], [7]], [-100, 7, 90]),
+        ([0.0, np.nan], [[0.0, np.nan], [2.0, np.nan]], [0.0, 2.0, np.nan]),
+        # Quantities by the first rows: others are not read, as regression needs none of them.
+        ([0.5, 1.0], [[7.5]], [0.5, 1.0]),
+        # All labels are needed, for a sentence about them: a class that is too large, and a later quantity.
+        ([], [[1, 2], [10**6]], None),
+        ([1.0], [[1.0], [0.5]], None),
+        ([np.nan], [[np.nan]], None),
+    ],
+)
+def test_different_labels(first, blocks, expected):
+    kind = np.float32 if first else np.int8 if np.max(np.abs(np.concatenate(blocks))) < 128 else np.int64
+    given = (np.array(block, kind) for block in blocks)
+    found = different_labels(
+        np.array(first, kind), given, make_job({"graph": "g"}).model_copy(update={"max_classes": 1000})
+    )
+    if expected is None:
+        assert found is None
+    else:
+        np.testing.assert_array_equal(found, np.array(expected, kind))
+        assert found.dtype == kind
+
+
+def test_more_different_labels_than_are_kept():
+    job = make_job({"graph": "g"}).model_copy(update={"max_classes": 10**7})
+    assert different_labels(np.empty(0, np.int64), iter([np.arange(70_000)]), job) is None
+
+
+def test_labels_that_are_wrong_are_refused_as_on_one_machine(tmp_path):
+    """By a sentence that names a row, for which all labels are read."""
+    partition, graph = made_partition(tmp_path / "parts", 40_000, lambda y: np.where(y == 3, 10**6, y))
+    job = make_job({"graph": str(partition.path), "batch_size": 64, "fanouts": [3, 3]})
+    row = int(graph.nodes["node"].fields["y"].argmax())
+    with refused(f"too-large 'node' 1000000 {row}"):
+        labelled_vertices(graph, job, "node-classification")
+    with running_worker(partition, job, tmp_path / "run") as member, refused(f"too-large 'node' 1000000 {row}"):
+        make_parted_session(Parts(member), job)

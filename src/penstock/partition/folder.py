@@ -20,7 +20,7 @@ from penstock.graph.integrity import check_range, first_repeat
 from penstock.graph.object_folders import fetch_part, unfetched_copy
 from penstock.graph.schema import DOCUMENT as GRAPH_DOCUMENT
 from penstock.graph.schema import EdgeType, check_name, edge_key, file_name, read_document
-from penstock.partition.owners import Book, is_permutation_in_order, new_ids_by_search
+from penstock.partition.owners import Book, is_plain_permutation, new_ids_by_search
 
 # `partition.json`: what a partition folder says about itself.
 
@@ -228,7 +228,7 @@ class Partition:
         found = []
         for name, info in self.document.node_types.items():
             mine = original[info.original_offset : info.original_offset + info.count]
-            in_order = is_permutation_in_order(mine, self.book.sub_bounds(name))
+            in_order = is_plain_permutation(mine, self.book.sub_bounds(name))
             found.append(-1 if in_order else first_repeat(mine))
             release_pages(mine)
         return found

@@ -153,8 +153,9 @@ _WINDOW = 1 << 20
 """Original IDs that are looked for at a time."""
 
 
-def is_permutation_in_order(original: Array, bounds: Array) -> bool:
-    """Whether the original IDs of all vertices are 0, 1, 2, ..., each once, and ascend inside each sub-part.
+def is_plain_permutation(original: Array, bounds: Array) -> bool:
+    """Whether the original IDs of all vertices are seen to be 0, 1, 2, ..., each once, as sub-parts have them that the
+    writer wrote. False where they are not, or where those of a sub-part are in another order.
 
     A window of IDs after the other is looked for at the places that each sub-part has come to, so that no array of all
     vertices is needed.
