@@ -29,7 +29,7 @@ from penstock.version import __version__
 
 FORMAT = 1
 """Another number where notes or files change their meaning: what was stopped before begins anew."""
-_PIECE_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
