@@ -1,10 +1,12 @@
 """Owner and local lookups against the plain definition."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.partition import Book
+from penstock.partition import Book, owners
+from penstock.partition.owners import is_plain_permutation, new_ids_by_search
 from refusals import refused
 
 
@@ -23,6 +25,30 @@ def test_lookups_agree_with_ranges(parts, trainers, data):
         low, high = book.range(p, trainer=t)
         assert low <= v < high
     assert book.count() == len(ids)
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 9), st.data())
+def test_original_ids_are_searched_for(labels, window, data):
+    """Vertices by the label of their sub-part, of which some are empty; windows smaller than sub-parts, and larger."""
+    original, count = np.argsort(labels, kind="stable"), len(labels)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=4))]).astype(np.int64)
+    ids = np.array(sorted(data.draw(st.lists(st.integers(0, count - 1), max_size=50))) if count else [], np.int64)
+    found = new_ids_by_search(original, bounds, ids)
+    assert found is not None and found.dtype == np.int64
+    np.testing.assert_array_equal(original[found], ids)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owners, "_WINDOW", window)
+        assert is_plain_permutation(original, bounds)
+        for place in range(count):
+            for wrong in {-1, count, int(original[place]) - 1, int(original[place - 1])} - {int(original[place])}:
+                harmed = original.copy()
+                harmed[place] = wrong
+                assert not is_plain_permutation(harmed, bounds)
+
+
+def test_ids_in_another_order_are_not_found():
+    bounds, ids = np.array([0, 3, 6]), np.arange(6)
+    assert new_ids_by_search(np.array([0, 2, 4, 5, 3, 1]), bounds, ids) is None
 
 
 def test_ids_outside_are_refused():

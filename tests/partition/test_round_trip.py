@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.partition import Cut, cut, open_partition, stitch
+from penstock.partition import Cut, cut, folder, open_partition, stitch
 from random_graphs import assert_same_graph, directed_graph, graphs, power_law_graph
 from refusals import refused
 
 
 @given(graphs(), st.sampled_from(["random", "chunk", "stream", "metis"]), st.integers(1, 2), st.integers(0, 5))
 def test_stitched_equals_the_input(tmp_path_factory, graph, method, trainers, seed):
-    folder = tmp_path_factory.mktemp("cut") / "parts"
+    parts = tmp_path_factory.mktemp("cut") / "parts"
     how = Cut(2, trainers, method, seed=seed, tolerance=1.5)
     if trainers == 2 and graph.num_nodes < 8:
         trainers, how = 1, Cut(2, 1, method, seed=seed, tolerance=1.5)
-    mapped = graph.save(folder.parent / "graph")
-    result = cut(mapped, how, folder)
+    mapped = graph.save(parts.parent / "graph")
+    result = cut(mapped, how, parts)
     assert_same_graph(stitch(result), graph)
     assert_same_graph(mapped, graph)
 
@@ -123,6 +123,23 @@ def test_new_ids_invert_original(tmp_path):
     original = result.original()
     np.testing.assert_array_equal(result.new_ids(original), np.arange(len(original)))
     np.testing.assert_array_equal(np.sort(original), np.arange(len(original)))
+    with refused(f"id-out-of-range 0..{len(original) - 1}"):
+        result.new_ids(np.array([len(original)]))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_new_ids_of_few_vertices(tmp_path, monkeypatch, in_order):
+    """They are searched for, and nobody makes the inverse, unless another tool has written them in another order."""
+    result = cut(directed_graph(), Cut(4, 2), tmp_path / "p")
+    original, (first, last), made = np.array(result.original()), result.book.range(1), []
+    if not in_order:
+        original[first:last] = original[first:last][::-1]
+        np.save(tmp_path / "p" / "original.npy", original)
+    monkeypatch.setattr(folder, "index_dtype", lambda count: made.append(count) or np.int64)
+    asked = original[np.array([[len(original) - 1, first + 1], [0, first + 1]])]
+    found = open_partition(tmp_path / "p").new_ids(asked)
+    np.testing.assert_array_equal(original[found], asked)
+    assert found.dtype == np.int64 and bool(made) != in_order
 
 
 def test_a_part_cannot_be_cut_again(tmp_path):

@@ -47,6 +47,8 @@ def test_the_graphs_size_chooses(monkeypatch):
     monkeypatch.setattr(lists, "DIRECT_LIMIT", 99)
     assert isinstance(lists.rows_for(100), lists.HashedRows)
     assert isinstance(lists.rows_for(100, "direct"), lists.DirectRows)
+    assert isinstance(lists.rows_for(100, limit=100), lists.DirectRows)
+    assert isinstance(lists.rows_for(99, limit=98), lists.HashedRows)
 
 
 @pytest.mark.parametrize("way", ["direct", "hash"])

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, release_pages
+from penstock.graph.arrays import Array, ArrayWriter, mapped_file, open_array, release_pages, write_array
 from penstock.graph.blocks import default_threads, ranges
-from penstock.graph.files import write_new
+from penstock.graph.files import read_document, write_new, write_whole
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.integrity import check_graph
-from penstock.graph.new_folders import check_target, new_folder
+from penstock.graph.journal import About, FolderJournal, Sources, noted_folder
+from penstock.graph.new_folders import check_target, lasting_name, new_folder
+from penstock.graph.schema import DOCUMENT as GRAPH_DOCUMENT
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.partition.folder import DOCUMENT, Partition, PartitionDocument, TypeRanges, open_partition, part_folder
@@ -230,16 +232,27 @@ def cut(
     threads: int | None = None,
     progress: Progress = SILENT,
 ) -> Partition:
-    """Assign, split for trainers, relabel and write."""
+    """Assign, split for trainers, relabel and write.
+
+    A cut of a graph folder that was killed goes on when it is asked for again, if neither the graph nor the options
+    have changed.
+    """
     folder = Path(folder)
     check_target(folder, force)
     if graph.path is not None and folder.resolve() == graph.path.resolve():
         raise PenstockError(
             f"{folder} is the graph that is being cut: name another folder for its parts.", code="file-exists"
         )
-    assigned = assign(graph, how, threads, progress)
-    trainer = assign_trainers(assigned.problem, assigned.assignment, how.trainers)
-    return write_partition(assigned, trainer, folder, force)
+    work = lasting_name(folder)
+    journal = FolderJournal(work, _steps_of(how)) if graph.is_as_stored() else FolderJournal()
+    with noted_folder(folder, force, journal, _sources_of(graph, how), _ABOUT, progress):
+        assigned = _noted_assignment(graph, how, threads, progress, work, journal)
+        trainer = _noted_trainers(assigned, work, journal)
+        _write_partition(assigned, trainer, work / "new", journal)
+    for _, array in graph.arrays():
+        # Drop pages of the whole graph, which would count beside those of the parts that are read now.
+        release_pages(array)
+    return _checked(open_partition(folder), progress)
 
 
 def uncut(graph: Graph, folder: Path) -> Partition:
@@ -279,23 +292,13 @@ def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progres
     if how.method != AUTO:
         METHODS[how.method]
     check_cut(graph, how)
-    whole = whole_of(graph)
     threads, why = threads or default_threads(), None
     if how.method == AUTO:
         method, why = chosen(graph, how.parts, how.passes, threads)
         how = replace(how, method=method)
         progress.note(why)
-    names = list(how.balance) or default_names(whole)
-    problem = Problem(
-        whole,
-        how.parts,
-        constraints_of(whole, names),
-        how.tolerance,
-        how.seed,
-        how.passes,
-        threads,
-        progress,
-    )
+    problem = _problem_of(graph, how, threads, progress)
+    whole, names = problem.whole, list(how.balance) or default_names(problem.whole)
     if how.refine:
         check_table(problem)
     assignment = filled(problem, METHODS[how.method](problem)) if how.parts > 1 else np.zeros(whole.count, np.int32)
@@ -308,31 +311,115 @@ def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progres
         unasked = not set(usual) <= set(names)
         reported = constraints_of(whole, list(dict.fromkeys([*usual, *names]))) if unasked else problem.constraints
         metrics = measure(whole, assignment, how.parts, reported)
-    for name, ratio in metrics.balance.items():
-        if name in problem.constraints.names and ratio > how.tolerance + 1e-9:
-            progress.note(f"Parts differ in {name}: the largest is {ratio:.3f} of the mean, above {how.tolerance:g}.")
+    _note_imbalance(problem, metrics)
     return Assigned(how, why, problem, assignment, metrics)
 
 
-def write_partition(assigned: Assigned, trainer: Array, folder: Path, force: bool = False) -> Partition:
-    """The partition folder of an assignment, streamed part by part."""
+def _problem_of(graph: Graph, how: Cut, threads: int, progress: Progress) -> Problem:
+    whole = whole_of(graph)
+    constraints = constraints_of(whole, list(how.balance) or default_names(whole))
+    return Problem(whole, how.parts, constraints, how.tolerance, how.seed, how.passes, threads, progress)
+
+
+def _note_imbalance(problem: Problem, metrics: Metrics) -> None:
+    for name, ratio in metrics.balance.items():
+        if name in problem.constraints.names and ratio > problem.tolerance + 1e-9:
+            said = f"the largest is {ratio:.3f} of the mean, above {problem.tolerance:g}"
+            problem.progress.note(f"Parts differ in {name}: {said}.")
+
+
+# What is noted of a cut, so that the same command goes on after it was killed: the assignment, what trainers have,
+# and each part once it is whole.
+
+_ASSIGNMENT, _TRAINERS, _ORIGINALS = "assignment", "trainers", "original numbers"
+_ABOUT = About("cut", "a cut of a graph folder")
+
+
+def _steps_of(how: Cut) -> list[str]:
+    """The steps that are noted, in their order."""
+    trainers = [_TRAINERS] if how.trainers > 1 else []
+    return [_ASSIGNMENT, *trainers, _ORIGINALS, *(_part_step(part) for part in range(how.parts))]
+
+
+def _part_step(part: int) -> str:
+    return f"part {part}"
+
+
+def _sources_of(graph: Graph, how: Cut) -> Sources:
+    """The options of a cut, and the files that a graph folder's arrays are mapped from."""
+    files = set() if graph.path is None else {graph.path / GRAPH_DOCUMENT}
+    files |= {Path(name) for name, *_ in (mapped_file(array) for _, array in graph.arrays()) if isinstance(name, str)}
+    states = {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()}
+    return Sources(
+        json.dumps(asdict(how)),
+        {name: list(states[name]) for name in sorted(states)},
+        changed="the options have changed",
+    )
+
+
+def _noted_assignment(
+    graph: Graph, how: Cut, threads: int | None, progress: Progress, work: Path, journal: FolderJournal
+) -> Assigned:
+    """The assignment that another process has noted, or one that is found and noted now."""
+    path = work / "assignment.npy"
+    if (state := journal.state(_ASSIGNMENT)) is None:
+        assigned = assign(graph, how, threads, progress)
+        if journal.is_kept:
+            write_array(path, assigned.assignment)
+            found = {"method": assigned.how.method, "chosen": assigned.chosen, "metrics": asdict(assigned.metrics)}
+            journal.note(_ASSIGNMENT, found, [path])
+        return assigned
+    how, metrics = replace(how, method=state["method"]), Metrics(**state["metrics"])
+    problem = _problem_of(graph, how, threads or default_threads(), progress)
+    _note_imbalance(problem, metrics)
+    return Assigned(how, state["chosen"], problem, np.array(open_array(path)), metrics)
+
+
+def _noted_trainers(assigned: Assigned, work: Path, journal: FolderJournal) -> Array:
+    """The trainer of every vertex, as another process has noted it, or found and noted now."""
+    path = work / "trainers.npy"
+    if journal.state(_TRAINERS) is not None:
+        return np.array(open_array(path))
+    trainer = assign_trainers(assigned.problem, assigned.assignment, assigned.how.trainers)
+    if journal.is_kept and assigned.how.trainers > 1:
+        write_array(path, trainer)
+        journal.note(_TRAINERS, files=[path])
+    return trainer
+
+
+def _write_partition(assigned: Assigned, trainer: Array, folder: Path, journal: FolderJournal) -> None:
+    """The partition folder of an assignment, streamed part by part; what is noted is not written again."""
     problem, how = assigned.problem, assigned.how
     graph = problem.whole.graph
     maps = relabel(problem.whole, assigned.assignment, trainer, how.parts, how.trainers)
-    with new_folder(folder, force) as temporary:
-        with ArrayWriter(temporary / "original.npy", np.int64) as originals:
+    folder.mkdir(exist_ok=True)
+    if journal.state(_ORIGINALS) is None:
+        with ArrayWriter(folder / "original.npy", np.int64) as originals:
             for relabelling in maps.values():
                 originals.append(relabelling.original)
-        with problem.progress.step("writing parts", graph.num_edges, "edges"):
-            writer = PartWriter(graph, maps, how.trainers, problem.threads, problem.progress)
-            written = [writer.write(part, part_folder(temporary, part)) for part in range(how.parts)]
-        shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
-        document = _document(assigned, maps, written, shares)
-        write_new(temporary / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")
-    for _, array in graph.arrays():
-        # Drop pages of the whole graph, which would count beside those of the parts that are read now.
-        release_pages(array)
-    return _checked(open_partition(folder), problem.progress)
+        journal.note(_ORIGINALS, files=[folder / "original.npy"])
+    with problem.progress.step("writing parts", graph.num_edges, "edges"):
+        writer = PartWriter(graph, maps, how.trainers, problem.threads, problem.progress)
+        written = [_noted_part(writer, part, part_folder(folder, part), journal) for part in range(how.parts)]
+    shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
+    document = _document(assigned, maps, written, shares)
+    write_new(folder / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")
+
+
+def _noted_part(writer: PartWriter, part: int, folder: Path, journal: FolderJournal) -> dict[EdgeType, int]:
+    """Write a part unless it is noted as whole; returns how many edges of each type it has."""
+    document = folder / GRAPH_DOCUMENT
+    if (state := journal.state(_part_step(part))) is not None:
+        # The journal proves arrays alone, and so keeps the document itself.
+        write_whole(document, state["document"])
+        counts = [state["edges"][edge_key(kind)] for kind in writer.graph.edges]
+        writer.progress.advance(sum(counts))
+        return dict(zip(writer.graph.edges, counts, strict=True))
+    written = writer.write(part, folder)
+    if journal.is_kept:
+        state = {"document": read_document(document), "edges": {edge_key(kind): n for kind, n in written.items()}}
+        journal.note(_part_step(part), state, sorted(folder.rglob("*.npy")))
+    return written
 
 
 def _checked(partition: Partition, progress: Progress) -> Partition:

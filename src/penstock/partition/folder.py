@@ -10,7 +10,8 @@ from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.formatting import counted, html_table
-from penstock.graph.arrays import Array, open_array
+from penstock.graph.arrays import Array, open_array, release_pages
+from penstock.graph.csr import index_dtype
 from penstock.graph.documents import StrictDocument, read_checked
 from penstock.graph.facts import Facts
 from penstock.graph.folder import edges_folder, nodes_folder
@@ -19,7 +20,7 @@ from penstock.graph.integrity import check_range, first_repeat
 from penstock.graph.object_folders import fetch_part, unfetched_copy
 from penstock.graph.schema import DOCUMENT as GRAPH_DOCUMENT
 from penstock.graph.schema import EdgeType, check_name, edge_key, file_name, read_document
-from penstock.partition.owners import Book
+from penstock.partition.owners import Book, is_plain_permutation, new_ids_by_search
 
 # `partition.json`: what a partition folder says about itself.
 
@@ -27,6 +28,10 @@ FORMAT = "penstock-partition"
 VERSION = 1
 DOCUMENT = "partition.json"
 _ORIGINAL = "original.npy"
+_MANY = 8
+"""Where more than one in so many vertices are asked for by original ID, the inverse of all takes no more memory than
+the answer.
+"""
 
 
 def damaged(what: str) -> PenstockError:
@@ -167,11 +172,23 @@ class Partition:
         return self._original[info.original_offset : info.original_offset + info.count]
 
     def new_ids(self, original: Array, node_type: str | None = None) -> Array:
-        """New ID of some original IDs. Builds the inverse map: for a few calls, not for a loop."""
-        to_original = self.original(node_type)
-        inverse = np.empty(len(to_original), np.int64)
-        inverse[to_original] = np.arange(len(to_original))
-        return inverse[original]
+        """New ID (int64) of some original IDs, found in the mapped `original.npy`.
+
+        The inverse of all vertices is made only where many of them are asked for, or where another tool has written a
+        sub-part in another order.
+        """
+        to_original, ids = self.original(node_type), np.asarray(original, np.int64)
+        if ids.size and (ids.min() < 0 or ids.max() >= len(to_original)):
+            raise PenstockError(f"A vertex ID is outside 0..{len(to_original) - 1}.", code="id-out-of-range")
+        found = None
+        if ids.size * _MANY < len(to_original):
+            wanted, places = np.unique(ids, return_inverse=True)
+            found = new_ids_by_search(to_original, self.book.sub_bounds(node_type), wanted)
+        if found is None:
+            inverse = np.empty(len(to_original), index_dtype(len(to_original)))
+            inverse[to_original] = np.arange(len(to_original))
+            return inverse[ids].astype(np.int64)
+        return found[places].reshape(ids.shape)
 
     def halo(self, index: int, node_type: str | None = None) -> Array:
         """New IDs of the remote vertices that a part's core vertices read, ascending."""
@@ -208,8 +225,13 @@ class Partition:
 
     def _unlike(self, original: Array) -> list[int]:
         """For each type, the first row that repeats a vertex or is out of range; -1: none."""
-        spans = [(info.original_offset, info.count) for info in self.document.node_types.values()]
-        return [first_repeat(original[start : start + count]) for start, count in spans]
+        found = []
+        for name, info in self.document.node_types.items():
+            mine = original[info.original_offset : info.original_offset + info.count]
+            in_order = is_plain_permutation(mine, self.book.sub_bounds(name))
+            found.append(-1 if in_order else first_repeat(mine))
+            release_pages(mine)
+        return found
 
     def _check_part(self, graph: Graph, index: int) -> None:
         """Check that a part holds the rows and the edges that `partition.json` says."""

@@ -107,6 +107,74 @@ def _order(
             cursor[owner] = at + 1
 
 
+# New IDs of vertices that are given by original ID. The writer of parts leaves the vertices of a sub-part in their
+# original order, so that one array, `original.npy`, is read in both directions and nobody keeps its inverse.
+
+
+def new_ids_by_search(original: Array, bounds: Array, ids: Array) -> Array | None:
+    """New ID (int64) of each of some original IDs, which ascend; `bounds` are those of the sub-parts.
+
+    None where one was not found: some sub-part is in another order. What was found is right in any order.
+    """
+    found = np.empty(len(ids), np.int64)
+    return found if _search_sub_parts(original, bounds, ids, found) == len(ids) else None
+
+
+@njit(nogil=True, cache=True, writes=("found",))
+def _search_sub_parts(original: Array, bounds: Array, ids: Array, found: Array) -> int:
+    """Look for ascending IDs in every sub-part, from one ID to the next in steps that double; returns how many are
+    there.
+    """
+    count = 0
+    for group in range(len(bounds) - 1):
+        low, last = bounds[group], bounds[group + 1]
+        for i in range(len(ids)):
+            high, step = low, 1
+            while high < last and original[high] < ids[i]:
+                low = high + 1
+                high += step
+                step *= 2
+            high = min(high, last)
+            while low < high:
+                middle = (low + high) // 2
+                if original[middle] < ids[i]:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == last:
+                break
+            if original[low] == ids[i]:
+                found[i] = low
+                count += 1
+    return count
+
+
+_WINDOW = 1 << 20
+"""Original IDs that are looked for at a time."""
+
+
+def is_plain_permutation(original: Array, bounds: Array) -> bool:
+    """Whether the original IDs of all vertices are seen to be 0, 1, 2, ..., each once, as sub-parts have them that the
+    writer wrote. False where they are not, or where those of a sub-part are in another order.
+
+    A window of IDs after the other is looked for at the places that each sub-part has come to, so that no array of all
+    vertices is needed.
+    """
+    places, count = [int(first) for first in bounds[:-1]], len(original)
+    for low in range(0, count, _WINDOW):
+        seen = np.zeros(min(_WINDOW, count - low), np.bool_)
+        for group, first in enumerate(places):
+            next_ones = original[first : min(first + len(seen), int(bounds[group + 1]))]
+            inside = next_ones[: np.searchsorted(next_ones, low + len(seen))] - low
+            if len(inside) and (inside.min() < 0 or inside.max() >= len(seen)):
+                return False
+            seen[inside] = True
+            places[group] += len(inside)
+        if not seen.all():
+            return False
+    return places == [int(last) for last in bounds[1:]]
+
+
 class Book:
     """`bounds[type]` are the parts * trainers + 1 ascending first new IDs of the sub-parts.
 
@@ -147,6 +215,10 @@ class Book:
     def bounds(self, node_type: str | None = None) -> Array:
         """The first new ID of every part, followed by the total (int64)."""
         return self._coarse[self.type_named(node_type)]
+
+    def sub_bounds(self, node_type: str | None = None) -> Array:
+        """The first new ID of every sub-part, followed by the total (int64)."""
+        return self._fine[self.type_named(node_type)]
 
     def count(self, node_type: str | None = None) -> int:
         """Vertices of a type in all parts."""

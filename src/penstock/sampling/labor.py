@@ -74,7 +74,7 @@ class Labor:
         ((self.node_type, count),), (self._lists,) = readable.counts.items(), readable.relations.values()
         self.fanouts, self.edges, self._count = list(fanouts), edges, count
         self._names = None if readable.names is None else readable.names[self.node_type]
-        self._rows: PerThread[Rows] = PerThread(lambda: rows_for(count))
+        self._rows: PerThread[Rows] = PerThread(lambda: rows_for(count, limit=readable.direct_limit))
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds; the same for the same key on any thread."""

@@ -70,10 +70,10 @@ class Rows(Protocol):
         """Clear it for another batch."""
 
 
-def rows_for(count: int, way: str = "auto") -> Rows:
-    """An empty numbering of `count` vertices."""
+def rows_for(count: int, way: str = "auto", limit: int | None = None) -> Rows:
+    """An empty numbering of `count` vertices; `limit` stands in for `DIRECT_LIMIT`."""
     check_way(way)
-    direct = count <= DIRECT_LIMIT if way == "auto" else way == "direct"
+    direct = count <= (DIRECT_LIMIT if limit is None else limit) if way == "auto" else way == "direct"
     return DirectRows(count) if direct else HashedRows(index_dtype(count))
 
 
@@ -355,12 +355,14 @@ class ListSource(Protocol):
 class Readable:
     """A graph as samplers see it: vertices by type, lists by relation in stored order.
 
-    `names`, where the graph was renumbered, are the original numbers of the vertices of every type.
+    `names`, where the graph was renumbered, are the original numbers of the vertices of every type. `direct_limit`,
+    where there is one, stands in for `DIRECT_LIMIT`.
     """
 
     counts: Mapping[str, int]
     relations: Mapping[EdgeType, ListSource]
     names: Mapping[str, Array] | None = None
+    direct_limit: int | None = None
 
     @property
     def has_several(self) -> bool:

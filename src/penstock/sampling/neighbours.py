@@ -119,12 +119,13 @@ class NeighbourSampler:
     ) -> None:
         check_way(relabel)
         self._apart = apart = disjoint or clock is not None
+        limit = readable.direct_limit
         ((self.node_type, count),), (lists,) = readable.counts.items(), readable.relations.values()
         self.fanouts, self.totals, self.edges = list(fanouts), totals or lists.weighted, edges
         self._source_totals, self._dtype = totals, index_dtype(count)
         self._count, self._lists, self._clock, self._ages = count, lists, clock, ages
         self._names = None if readable.names is None else readable.names[self.node_type]
-        self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if apart else rows_for(count, relabel))
+        self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if apart else rows_for(count, relabel, limit))
 
     def sample(
         self,

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace as with_changes
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -107,7 +108,7 @@ class TypedNeighbourSampler:
         followed = {kind: readable.relations[kind] for kind in _followed(readable.relations, hops)}
         sampler = cls.__new__(cls)
         sampler._edge_types = list(readable.relations)
-        wanted = Readable(readable.counts, followed, readable.names)
+        wanted = with_changes(readable, relations=followed)
         sampler._set_up(wanted, hops, totals, edges, relabel, clocks or {}, disjoint)
         return sampler
 
@@ -133,10 +134,14 @@ class TypedNeighbourSampler:
         self.fanouts, self.edges, self._clocks = hops, edges, clocks
         self.totals = totals or any(lists.weighted for lists in self._lists.values())
         self._source_totals = totals
-        counts = self._counts
-        self._rows: PerThread[dict[str, Rows]] = PerThread(
-            lambda: {name: TreeRows(count) if apart else rows_for(count, relabel) for name, count in counts.items()}
-        )
+        counts, limit = self._counts, readable.direct_limit
+
+        def rows() -> dict[str, Rows]:
+            return {
+                name: TreeRows(count) if apart else rows_for(count, relabel, limit) for name, count in counts.items()
+            }
+
+        self._rows: PerThread[dict[str, Rows]] = PerThread(rows)
 
     def sample(
         self,

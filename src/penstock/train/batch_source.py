@@ -22,6 +22,7 @@ from penstock.sampling.links import EdgeBatch, Exclude
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.sampler_table import SAMPLERS, layer_count
 from penstock.sampling.temporal import OF_NODES, checked_times, just_before
+from penstock.train.dataset.labels import SplitValues
 from penstock.train.job import Job
 from penstock.train.job_options import SHUFFLINGS
 
@@ -138,8 +139,8 @@ class SeedTimes:
     field: str
     nodes: Mapping[str, NodeSet]
 
-    def of(self, node_type: str) -> Array:
-        """The times of all vertices of a type, as seeds."""
+    def of(self, node_type: str) -> Any:
+        """The times of all vertices of a type, as seeds; of those of the splits where a worker has no others."""
         nodes = self.nodes[node_type]
         if self.field not in nodes.fields:
             raise PenstockError(
@@ -147,6 +148,8 @@ class SeedTimes:
                 " `seed_time`.",
                 code="field-missing",
             )
+        if isinstance(nodes.fields[self.field], SplitValues):
+            return nodes.fields[self.field]
         require_times(nodes, "vertices", self.field)
         return np.asarray(nodes.fields[self.field])
 

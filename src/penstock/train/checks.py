@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from penstock.errors import Code, PenstockError
 from penstock.graph.graph import Graph
 from penstock.graph.inspect import shared_vertices, unlearned_classes
@@ -116,7 +118,7 @@ def _about_vertices(graph: Graph, job: Job, task: TaskName) -> Iterator[str]:
         )
     yield from shared_vertices(found.node_type, found.splits)
     if TASK_FACTS[task].learns == "classes":
-        yield from unlearned_classes(found.node_type, found.labels, found.splits)
+        yield from unlearned_classes(found.node_type, np.asarray(found.labels), found.splits)
 
 
 def _about_whole(job: Job) -> Iterator[str]:

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from penstock.cli.data import data
 from penstock.errors import PenstockError
 from penstock.graph.data import SPLITS
+from penstock.graph.journal import FolderJournal, Sources
 from penstock.graph.tables import bucket_files, edges, import_tables, importer, reader
-from penstock.graph.tables.journal import ImportJournal, Sources
 from penstock.graph.tables.spec import EdgeSpec
 from penstock.progress import Progress
 from refusals import refused
@@ -132,9 +132,9 @@ def _left(bench: Workbench) -> Path:
 
 def _stop(monkeypatch, notes: int, before: bool = True) -> None:
     """Imports end at their n-th note from now on: before it is written, or right behind it."""
-    written, count = ImportJournal._write, [0]
+    written, count = FolderJournal._write, [0]
 
-    def write(journal: ImportJournal, note) -> None:
+    def write(journal: FolderJournal, note) -> None:
         count[0] += 1
         if count[0] == notes and before:
             raise StoppedError
@@ -142,7 +142,7 @@ def _stop(monkeypatch, notes: int, before: bool = True) -> None:
         if count[0] == notes:
             raise StoppedError
 
-    monkeypatch.setattr(ImportJournal, "_write", write)
+    monkeypatch.setattr(FolderJournal, "_write", write)
 
 
 def _stopped_after(bench: Workbench, spec: Path, notes: int, total: int = TOTAL) -> None:
@@ -155,14 +155,14 @@ def _stopped_after(bench: Workbench, spec: Path, notes: int, total: int = TOTAL)
 
 def _steps(bench: Workbench, spec: Path) -> list[str]:
     """What an import that is not stopped notes."""
-    written, steps = ImportJournal._write, []
+    written, steps = FolderJournal._write, []
 
-    def write(journal: ImportJournal, note) -> None:
+    def write(journal: FolderJournal, note) -> None:
         steps.append(note["step"])
         written(journal, note)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ImportJournal, "_write", write)
+        patch.setattr(FolderJournal, "_write", write)
         _run(spec, bench.folder / "counted")
     assert len(set(steps)) == len(steps)
     return steps
@@ -330,7 +330,7 @@ def test_passing_errors_keep_what_is_done(bench: Workbench, spec: Path, monkeypa
     expected = _expected(bench, spec)
     errors = [PenstockError("cut", code="external-failure"), KeyboardInterrupt(), OSError(28, "No space left")]
     for place, error in enumerate(errors):
-        written, count = ImportJournal._write, [0]
+        written, count = FolderJournal._write, [0]
 
         def write(journal, note, error=error, written=written, count=count) -> None:
             count[0] += 1
@@ -339,7 +339,7 @@ def test_passing_errors_keep_what_is_done(bench: Workbench, spec: Path, monkeypa
             written(journal, note)
 
         with monkeypatch.context() as patch, pytest.raises((PenstockError, KeyboardInterrupt)) as caught:
-            patch.setattr(ImportJournal, "_write", write)
+            patch.setattr(FolderJournal, "_write", write)
             _run(spec, bench.out)
         assert _left(bench).exists()
         assert ("cut", "the same command goes on", "the same command then goes on")[place] in str(caught.value)
@@ -368,9 +368,9 @@ def test_what_is_there_is_replaced_at_the_end_only(bench: Workbench, spec: Path)
 
 def test_two_imports_at_once(bench: Workbench, spec: Path, monkeypatch) -> None:
     """The second one is refused, with a bound and without."""
-    written, refusals = ImportJournal._write, []
+    written, refusals = FolderJournal._write, []
 
-    def write(journal: ImportJournal, note) -> None:
+    def write(journal: FolderJournal, note) -> None:
         written(journal, note)
         if not refusals:
             for memory_gb in (9e-6, None):
@@ -378,7 +378,7 @@ def test_two_imports_at_once(bench: Workbench, spec: Path, monkeypatch) -> None:
                     import_tables(spec, bench.out, memory_gb=memory_gb)
                 refusals.append(caught.value.code)
 
-    monkeypatch.setattr(ImportJournal, "_write", write)
+    monkeypatch.setattr(FolderJournal, "_write", write)
     _run(spec, bench.out)
     assert refusals == ["in-use", "in-use"] and _digests(bench.out) == _expected(bench, spec)
 
@@ -418,11 +418,11 @@ def test_a_table_is_read_on_from_any_position(bench: Workbench, monkeypatch, ext
 PROGRAM = """
 import os, signal, sys
 from penstock.graph.tables import import_tables, importer
-from penstock.graph.tables.journal import ImportJournal
+from penstock.graph.journal import FolderJournal
 sys.path.insert(0, sys.argv[4])
 from test_tables_resumed import SmallBound
 
-written, left = ImportJournal._write, [int(sys.argv[3])]
+written, left = FolderJournal._write, [int(sys.argv[3])]
 
 def write(journal, note):
     written(journal, note)
@@ -430,7 +430,7 @@ def write(journal, note):
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-ImportJournal._write = write
+FolderJournal._write = write
 importer.MemoryBound = lambda gb: SmallBound(int(gb * 1e9))
 import_tables(sys.argv[1], sys.argv[2], memory_gb=float(sys.argv[5]))
 """

@@ -201,7 +201,7 @@ class PartedSource:
     def training_vertices(self) -> Array:
         """The training vertices in the partitioned graph's numbers."""
         if self._train is None:
-            graph = open_cut_graph(self._parts, self._job.label)
+            graph = open_cut_graph(self._parts, self._job)
             data = labelled_vertices(graph, self._job, choose_task(graph, self._job))
             self._train = self._parts.partition.new_ids(data.splits["train"], data.node_type)
         return self._train

@@ -18,6 +18,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import seed_of
 from penstock.graph.integrity import check_graph, nan_rows, require_finite
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.graph.tasks import is_about
 from penstock.partition import Partition, open_partition
 from penstock.sampling.block import BatchKey
 from penstock.sampling.exclusion import Exclusion
@@ -25,9 +26,19 @@ from penstock.sampling.explanation import SamplingExplanation
 from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
 from penstock.sampling.parts.remote import place_lists
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.temporal import OF_NODES
 from penstock.store.parts import PartedStore, StochasticRounding
 from penstock.store.source import LocalStore, RowSource
+from penstock.train.dataset.labels import (
+    SAMPLED,
+    SplitValues,
+    column,
+    different_labels,
+    in_any,
+    of_splits_suffice,
+)
+from penstock.train.job import Job
 from penstock.wire.channel import Channel, PendingCall
 from penstock.wire.message import Message
 
@@ -133,7 +144,7 @@ def _receive(call: PendingCall, place: Array, who: str) -> None:
         raise PenstockError(f"{who} sent only {start:,} of {len(place):,} rows: ask again.", code="malformed-message")
 
 
-_COLUMN = 1 << 22
+_COLUMN = 1 << 20
 """Rows of a column that are read at a time."""
 
 
@@ -243,9 +254,10 @@ class Parts:
         if self._times is None:
             name = f"{self.partition.book.type_named(None)}/{time.removeprefix(OF_NODES)}"
             count = self.partition.book.count()
-            self._times = np.concatenate(
-                [self.store.source(name).read(np.arange(*some)) for some in ranges(count, _COLUMN)] or [np.empty(0)]
-            )
+            source = self.store.source(name)
+            self._times = np.empty((count, *source.row_shape()), source.dtype)
+            for some in ranges(count, _COLUMN):
+                self._times[slice(*some)] = source.read(np.arange(*some))
             rows, first = nan_rows(self._times) if self._times.dtype.kind == "f" else (0, -1)
             if rows:
                 original = int(self.partition.original()[first])
@@ -284,19 +296,28 @@ class Parts:
         return [call.result().body for call in calls]
 
 
-def open_cut_graph(parts: Parts, label: str, times: str | None = None) -> CutGraph:
-    """The graph with the labels named `label`, the field `times`, and its splits, in the original order."""
-    said = parts.describe(label)
+def open_cut_graph(parts: Parts, job: Job, times: str | None = None) -> CutGraph:
+    """The graph with the labels of a job on vertices, the field `times`, and its splits, in the original order.
+
+    Only values of the splits are kept where the job reads no others (`SplitValues`).
+    """
+    label, said = job.label, parts.describe(job.label)
+    wanted = set() if times is None else {times}
+    if job.task == "auto" or is_about(job.task, "vertices"):
+        wanted.add(label)
     book = parts.partition.book
     nodes: dict[str, NodeSet] = {}
     for name in book.node_types:
         described = [each["nodes"][name] for each in said]
-        fields: dict[str, Array] = {}
-        for wanted in {label, times or label} & set(described[0]["fields"]):
-            fields[wanted] = _column(parts.store, parts.partition, name, wanted)
+        fields: dict[str, Any] = {}
+        splits = _splits(parts, name)
+        for field in wanted & set(described[0]["fields"]):
+            fields[field] = _values_of_splits(parts, name, splits, job, field, times)
+            if fields[field] is None:
+                fields[field] = _column(parts.store, parts.partition, name, field)
         words = described[0]["words"]
         categories = {} if words is None else {label: list(words)}
-        nodes[name] = NodeSet(book.count(name), fields, _splits(parts, name), None, categories)
+        nodes[name] = NodeSet(book.count(name), fields, splits, None, categories)
     edges: dict[EdgeType, EdgeSet] = {}
     for number, relation in enumerate(said[0]["edges"]):
         source, relation_name, target = relation["type"]
@@ -307,6 +328,34 @@ def open_cut_graph(parts: Parts, label: str, times: str | None = None) -> CutGra
     size = sum(int(each["bytes"]) for each in said)
     field_names = {name: list(said[0]["nodes"][name]["fields"]) for name in nodes}
     return CutGraph(nodes, edges, field_names, str(parts.partition.document.graph), size)
+
+
+def _values_of_splits(
+    parts: Parts, node_type: str, splits: dict[str, Array], job: Job, field: str, times: str | None
+) -> SplitValues | None:
+    """A type's labels or times of its splits, in the original order; None where the job needs those of other vertices
+    too, or a sentence about them is due.
+    """
+    count, source = parts.partition.book.count(node_type), parts.store.source(f"{node_type}/{field}")
+    if SAMPLERS[job.sampler].joint or not of_splits_suffice(job, splits, count):
+        return None
+
+    def read(original: Array) -> Array:
+        return column(source.read(parts.partition.new_ids(original, node_type)))
+
+    def blocks() -> Iterator[Array]:
+        return (source.read(np.arange(*some)) for some in ranges(count, _COLUMN))
+
+    if field == times and source.dtype.kind == "f" and any(np.isnan(block).any() for block in blocks()):
+        return None
+    different: Array | None = read(np.arange(0))
+    if field == job.label:
+        first = read(np.arange(min(count, SAMPLED if source.dtype.kind == "f" else 0)))
+        different = different_labels(first, blocks(), job)
+    if different is None:
+        return None
+    rows = in_any(list(splits.values()))
+    return SplitValues(count, rows, read(rows), different)
 
 
 def _column(store: PartedStore, partition: Partition, node_type: str, name: str) -> Array:

@@ -113,7 +113,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
     device = torch.device(chosen_for_all(job.device, setup.cluster, setup.layout)[0])
     _check(job, setup.cluster.reduce)
     times = None if job.time is None else job.seed_time or job.time.removeprefix(OF_NODES)
-    graph = open_cut_graph(parts, job.label, times)
+    graph = open_cut_graph(parts, job, times)
     job = with_edge_fields(job, {kind: edges.fields for kind, edges in graph.edges.items()})
     with seeded(job.weight_seed, device):
         inputs = PartedInputs(graph, parts, job, device)

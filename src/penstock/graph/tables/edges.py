@@ -14,12 +14,12 @@ from penstock.graph.arrays import Array, ArrayWriter, open_array
 from penstock.graph.blocks import ranges
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import SPLITS
+from penstock.graph.journal import FolderJournal, piece_of
 from penstock.graph.schema import edge_key
 from penstock.graph.tables.bucket_files import MemoryBound
 from penstock.graph.tables.columns import Field, as_text
 from penstock.graph.tables.disk_index import FoundNumbers, IdFile
 from penstock.graph.tables.fields import FieldWriters, edge_fields, fold_codes, learn_fields, roles_of
-from penstock.graph.tables.journal import ImportJournal, piece_of
 from penstock.graph.tables.nodes import IndexFullError, NodeTable
 from penstock.graph.tables.reader import Position, Role, Table, TableChunk
 from penstock.graph.tables.spec import EdgeSpec
@@ -176,12 +176,12 @@ class EdgeTable:
         """The step that `spool` notes."""
         return f"{self.key}: edges"
 
-    def resume(self, journal: ImportJournal) -> None:
+    def resume(self, journal: FolderJournal) -> None:
         """Use what another process has noted of all rows."""
         self._learn(journal, SILENT)
         self.dropped = journal.state(self.step)["dropped"]
 
-    def spool(self, folder: Path, journal: ImportJournal, progress: Progress) -> Spool:
+    def spool(self, folder: Path, journal: FolderJournal, progress: Progress) -> Spool:
         """All rows resolved and written to `folder` in order of arrival."""
         if (state := journal.state(self.step)) is not None:
             self.resume(journal)
@@ -211,7 +211,7 @@ class EdgeTable:
         journal.note(self.step, state, [*spool.files, *files], [folder / "asked"], nodes)
         return spool
 
-    def _learn(self, journal: ImportJournal, progress: Progress) -> None:
+    def _learn(self, journal: FolderJournal, progress: Progress) -> None:
         """What the fields need to see of all rows beforehand."""
         learning, step = [field for field in self.fields if field.learns], f"{self.key}: columns"
         if (learned := journal.state(step)) is not None:
@@ -223,7 +223,7 @@ class EdgeTable:
                     pass
             journal.note(step, [field.learned() for field in learning])
 
-    def _noted_ends(self, journal: ImportJournal) -> tuple[dict[str, Any], list[ArrayWriter]]:
+    def _noted_ends(self, journal: FolderJournal) -> tuple[dict[str, Any], list[ArrayWriter]]:
         """What a journal is to note of the ids of both ends."""
         states, files = dict[str, Any](), list[ArrayWriter]()
         for nodes in dict.fromkeys((self.source, self.destination)):
@@ -231,7 +231,7 @@ class EdgeTable:
             files += some
         return states, files
 
-    def _spool(self, folder: Path, journal: ImportJournal, progress: Progress) -> Spool:
+    def _spool(self, folder: Path, journal: FolderJournal, progress: Progress) -> Spool:
         """The rows are noted in pieces, for each set of ends on disk apart: the table may have to be read again."""
         self._answers = self._ask(folder / "asked", journal, progress)
         ends, kind = (self.source, self.destination), f"rows.{len(self._answers)}.{self._ends_on_disk()}"
@@ -264,7 +264,7 @@ class EdgeTable:
         progress.advance(state["rows"])
         return int(state["rows"])
 
-    def _note_rows(self, step: str, spool: Spool, read: dict[str, Any], journal: ImportJournal) -> None:
+    def _note_rows(self, step: str, spool: Spool, read: dict[str, Any], journal: FolderJournal) -> None:
         nodes, files = self._noted_ends(journal)
         found = {"dropped": self.dropped, "named": self._named, "words": list(spool.words), "kept": spool.kept}
         journal.note(step, {**read, **found}, [*spool.files, *files], nodes=nodes)
@@ -275,7 +275,7 @@ class EdgeTable:
 
     # Ends whose ids are on disk are looked up before the table is read for the rest.
 
-    def _ask(self, work: Path, journal: ImportJournal, progress: Progress) -> dict[str, FoundNumbers]:
+    def _ask(self, work: Path, journal: FolderJournal, progress: Progress) -> dict[str, FoundNumbers]:
         """The numbers of the ends whose ids are on disk, by column; where both are of one type, of both in turn."""
         ends = {column: nodes for column, nodes in self.ends() if nodes.on_disk}
         if not ends or self._bound is None:
@@ -302,7 +302,7 @@ class EdgeTable:
         ends: dict[str, NodeTable],
         work: Path,
         bound: MemoryBound,
-        noted: tuple[str, ImportJournal],
+        noted: tuple[str, FolderJournal],
         progress: Progress,
     ) -> dict[str, IdFile]:
         """The ids of ends, in files that are divided; and which rows the other end loses."""
@@ -360,7 +360,7 @@ class EdgeTable:
         ends: dict[str, NodeTable],
         work: Path,
         lost: Array | None,
-        noted: tuple[str, ImportJournal],
+        noted: tuple[str, FolderJournal],
     ) -> dict[str, FoundNumbers]:
         """Ends that may not create vertices first: rows that they lose create none at the other end."""
         answers: dict[str, FoundNumbers] = {}
@@ -380,7 +380,7 @@ class EdgeTable:
         return answers
 
     def _answer_end(
-        self, asked: IdFile, nodes: NodeTable, place: Path, lost: Array | None, step: str, journal: ImportJournal
+        self, asked: IdFile, nodes: NodeTable, place: Path, lost: Array | None, step: str, journal: FolderJournal
     ) -> FoundNumbers:
         """The numbers of the ids of one end."""
         assert nodes.on_disk is not None, "ids in memory are looked up row by row"

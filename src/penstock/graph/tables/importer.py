@@ -12,20 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import Code, PenstockError
+from penstock.errors import PenstockError
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.files import read_document
 from penstock.graph.folder import describe_nodes, nodes_folder, open_nodes, write_document
 from penstock.graph.graph import Graph
-from penstock.graph.new_folders import check_target, lasting_folder, lasting_name
+from penstock.graph.journal import About, FolderJournal, Resumption, Sources, noted_folder
+from penstock.graph.new_folders import check_target, lasting_name
 from penstock.graph.schema import EdgeType, NodeInfo, SegmentInfo, edge_key
 from penstock.graph.segments import Addition, growing
 from penstock.graph.tables.bucket_files import READING_MB, MemoryBound
 from penstock.graph.tables.columns import Field
 from penstock.graph.tables.edges import EdgeTable, Spool
 from penstock.graph.tables.fields import standardise_as, standardised
-from penstock.graph.tables.journal import ImportJournal, Resumption, Sources, empty
 from penstock.graph.tables.lists import ListTarget, known_lists, lists_step, write_spool
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import Table, TableChunk
@@ -65,38 +65,17 @@ def run_import(
     work = lasting_name(out)
     with _readable_columns(spec_path):
         import_ = _Import(spec, spec_path.parent, work / "new", work / "spool", bound)
-    journal = ImportJournal() if bound is None else ImportJournal(work, import_.steps)
+    journal = FolderJournal() if bound is None else FolderJournal(work, import_.steps)
 
-    def keeps(error: BaseException) -> bool:
-        return not journal.is_empty and not (isinstance(error, PenstockError) and error.code not in _PASSING)
-
-    try:
-        with lasting_folder(out, force, keeps), _readable_columns(spec_path):
-            resumed = _resumed(journal, work, import_.sources(spec_path), out, progress)
-            import_.build(journal, progress)
-    except KeyboardInterrupt as interrupt:
-        if keeps(interrupt):
-            raise KeyboardInterrupt("Interrupted: what is done is kept, and the same command goes on.") from None
-        raise
+    with (
+        noted_folder(out, force, journal, import_.sources(spec_path), _ABOUT, progress) as resumed,
+        _readable_columns(spec_path),
+    ):
+        import_.build(journal, progress)
     return Graph.open(out), resumed
 
 
-_PASSING: tuple[Code, ...] = ("external-failure", "write-failed", "file-not-found", "not-permitted")
-"""Errors after which the same command may succeed: what is done is kept for it."""
-
-
-def _resumed(journal: ImportJournal, work: Path, sources: Sources, out: Path, progress: Progress) -> Resumption | None:
-    """Go on with what an import that was stopped has left; one line says so, or why that cannot be."""
-    resumed, problem = None, None
-    if journal.is_kept:
-        resumed, problem = journal.resume(sources)
-    elif empty(work):
-        problem = "only an import with --memory-gb can go on"
-    if resumed:
-        progress.note(f"{out}: the import that was stopped {resumed}{f' ({problem})' if problem else ''}.")
-    elif problem:
-        progress.note(f"{out}: the import that was stopped begins anew, because {problem}.")
-    return resumed
+_ABOUT = About("import", "an import with --memory-gb")
 
 
 @contextmanager
@@ -147,7 +126,7 @@ class _Import:
         files = {str(file): [file.size, file.modified] for table in tables for file in table.files}
         return Sources(read_document(spec_path), files)
 
-    def build(self, journal: ImportJournal, progress: Progress) -> None:
+    def build(self, journal: FolderJournal, progress: Progress) -> None:
         """Write the graph's folder; the document comes last."""
         target = ListTarget(self._folder, self._bound, journal, progress)
         node_sets, edge_sets = _read_all(self._nodes, self._edges, target, self._work)
@@ -243,7 +222,7 @@ def append_tables(graph: str | Path, spec_path: str | Path, progress: Progress =
             EdgeTable(each, spec_path.parent, nodes[each.type[0]], nodes[each.type[2]], None) for each in spec.edges
         ]
         _standardise_as_imported(nodes, edges, known)
-        target = ListTarget(held.work, None, ImportJournal(), progress)
+        target = ListTarget(held.work, None, FolderJournal(), progress)
         node_sets, edge_sets = _read_all(nodes, edges, target, held.work / "spool")
         distinct = [kind for each in spec.edges if each.deduplicate for kind in (each.type, each.reverse_type) if kind]
         added = {name: each for name, each in node_sets.items() if each.count}

@@ -14,10 +14,10 @@ from penstock.graph.blocks import map_blocks, ranges
 from penstock.graph.csr import build_lists, deduplicate_lists, index_dtype
 from penstock.graph.data import EdgeSet
 from penstock.graph.folder import describe_edges, edges_folder, open_edges, write_held_out
+from penstock.graph.journal import FolderJournal, piece_of
 from penstock.graph.schema import EdgeInfo, EdgeType, edge_key, file_name, relation_names
 from penstock.graph.tables.bucket_files import BucketFile, MemoryBound, groups_of
 from penstock.graph.tables.edges import Spool
-from penstock.graph.tables.journal import ImportJournal, piece_of
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.spec import EdgeSpec
 from penstock.kernels import njit
@@ -33,7 +33,7 @@ class ListTarget(NamedTuple):
     folder: Path
     """The graph's."""
     bound: MemoryBound | None
-    journal: ImportJournal
+    journal: FolderJournal
     progress: Progress
 
 
@@ -108,7 +108,7 @@ def _write_relations(spool: Spool, target: ListTarget) -> dict[EdgeType, EdgeSet
     return made
 
 
-def _by_relation(spool: Spool, split: str, columns: dict[str, Array], journal: ImportJournal) -> BucketFile:
+def _by_relation(spool: Spool, split: str, columns: dict[str, Array], journal: FolderJournal) -> BucketFile:
     """Rows divided by their relations."""
     step = f"{edge_key(spool.spec.type)}: by relation, {split}"
     codes = open_array(spool.relations[split].path)

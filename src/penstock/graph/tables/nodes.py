@@ -17,12 +17,12 @@ from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS, DrawnSplit, NodeSet
 from penstock.graph.folder import write_ids
 from penstock.graph.ids import StringIds
+from penstock.graph.journal import FolderJournal
 from penstock.graph.tables.bucket_files import MemoryBound
 from penstock.graph.tables.columns import LabelField
 from penstock.graph.tables.disk_index import DiskIndex
 from penstock.graph.tables.fields import FieldWriters, fold_codes, learn_fields, node_fields, roles_of
 from penstock.graph.tables.index import IdIndex, IdKind, new_index
-from penstock.graph.tables.journal import ImportJournal
 from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.spec import NodeSpec
 from penstock.progress import Progress
@@ -122,7 +122,7 @@ class NodeTable:
     def _step(self, what: str) -> str:
         return f"{self.spec.type}: {what}"
 
-    def number(self, journal: ImportJournal, progress: Progress) -> None:
+    def number(self, journal: FolderJournal, progress: Progress) -> None:
         """The first pass: a number for every id, and what the fields need beforehand."""
         if self.table is None:
             return
@@ -141,7 +141,7 @@ class NodeTable:
         learned = [field.learned() if field.learns else None for field in self.fields]
         journal.note(self._step("ids"), learned, files, nodes={self.spec.type: state})
 
-    def write(self, stack: ExitStack, journal: ImportJournal, progress: Progress) -> FieldWriters:
+    def write(self, stack: ExitStack, journal: FolderJournal, progress: Progress) -> FieldWriters:
         """The second pass: the fields of all rows. The files stay open for vertices that edges will add."""
         known = journal.state(self._step("fields")) is not None
         writers = stack.enter_context(FieldWriters(self.fields, self._target, known))
@@ -172,7 +172,7 @@ class NodeTable:
 
     # What a journal notes of the ids, so that another process goes on with them.
 
-    def noted(self, journal: ImportJournal) -> tuple[dict[str, Any], list[ArrayWriter]]:
+    def noted(self, journal: FolderJournal) -> tuple[dict[str, Any], list[ArrayWriter]]:
         """What a journal is to note of the ids that are known: a state, and the files."""
         if not journal.is_kept:
             return {}, []

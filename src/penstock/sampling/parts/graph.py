@@ -1,6 +1,7 @@
 """Samplers of a partitioned graph, whose batches equal those of the unpartitioned graph."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as with_changes
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,6 +25,10 @@ from penstock.sampling.typed import TypedNeighbourSampler, neighbour_sampler
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 
+DIRECT_LIMIT_OF_PARTS = 1 << 21
+"""Vertices of a cut graph up to which batches are numbered directly: 8 MiB for each thread. Where there are more, such
+a table exceeds a processor's cache, and a worker has tables of its batches' vertices, which are faster then.
+"""
 EdgeTimes = Callable[[str, Array], Array]
 """(relation key, edge numbers in the partitioned graph) -> the times of these edges."""
 
@@ -119,7 +124,7 @@ def _by_vertex_times(readable: Readable, times: Array, replace: bool, uniform: b
     times = times.astype(np.int64) if times.dtype.kind == "u" else times
     timed = VertexTimedLists(lists, readable.names[node_type], times, replace, uniform)
     clock = Clock(np.empty(0, times.dtype), times)
-    return Readable(readable.counts, {kind: timed}, readable.names), clock
+    return with_changes(readable, relations={kind: timed}), clock
 
 
 class TimesAtOwners:
@@ -197,7 +202,8 @@ def readable_parts(
         here = {index: part.lists(kind, own) for index, part in local.items()}
         relations[kind] = PartedLists(kind, book, here, channels, own)
     counts = {name: book.count(name) for name in book.node_types}
-    return Readable(counts, relations, {name: partition.original(name) for name in book.node_types})
+    names = {name: partition.original(name) for name in book.node_types}
+    return Readable(counts, relations, names, DIRECT_LIMIT_OF_PARTS)
 
 
 def edge_types_in(local: Mapping[int, OwnedPart], channels: Channels) -> list[EdgeType]:

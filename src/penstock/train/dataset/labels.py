@@ -1,6 +1,6 @@
 """Labels of vertices: found or drawn, changed as published figures have them, and kept by the run that learns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,6 +105,95 @@ def recoded(labels: Array, words: list[str] | None, learned: LearnedLabels) -> t
 # Labels of vertices and which of them are for training: found, drawn where the graph has none, checked.
 
 
+class SplitValues:
+    """A field, labels or times, of the vertices of a graph's own splits, as a worker of a cut graph has it: nobody asks
+    for others.
+
+    It stands for an array with a value for each of `count` vertices.
+    """
+
+    def __init__(self, count: int, rows: Array, values: Array, different: Array) -> None:
+        """`values` are those of `rows`, which ascend. `different` are labels of all vertices, each once, as far as they
+        decide what is learned (see `different_labels`).
+        """
+        self._count, self._rows, self._values, self.different = count, rows, values, different
+        self.dtype, self.ndim, self.shape = values.dtype, values.ndim, (count, *values.shape[1:])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, vertices: Any) -> Array:
+        """The values of some vertices of the splits, by an array of their numbers."""
+        places = np.searchsorted(self._rows, vertices)
+        if len(vertices) and (not len(self._rows) or (self._rows.take(places, mode="clip") != vertices).any()):
+            raise PenstockError(
+                "A worker of a cut graph has values of its splits' vertices alone, and others were asked for.",
+                code="not-available",
+            )
+        found: Array = self._values[places]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        raise PenstockError(
+            "A worker of a cut graph has values of its splits' vertices alone: index them by these.",
+            code="not-available",
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is here."""
+        return self._rows.nbytes + self._values.nbytes + self.different.nbytes
+
+
+_MOST_DIFFERENT = 1 << 16
+"""The most different labels that are collected: more are numbers, or a mistake that a sentence is due for."""
+SAMPLED = 100_000
+"""Rows by which labels are judged to be quantities or classes."""
+
+
+def of_splits_suffice(options: Job, splits: Mapping[str, Array], count: int) -> bool:
+    """Whether a job reads the labels and times of the given splits alone, and these are few among all vertices."""
+    given = options.split in ("auto", "graph") and "train" in splits
+    return given and 2 * sum(map(len, splits.values())) <= count
+
+
+def different_labels(first: Array, blocks: Iterable[Array], options: Job) -> Array | None:
+    """The different labels among `blocks`, of which a `SplitValues` can be made; None where all labels are needed, to
+    learn them or to say what is wrong with them. `first` are those of the first rows, by which floats are judged.
+    """
+    if first.ndim == 2:
+        # The width says what is learned.
+        return first[:0]
+    first = first[:SAMPLED]
+    if first.dtype.kind == "f" and are_quantities(first):
+        return np.unique(first)
+    found = first[:0]
+    for block in blocks:
+        found = np.unique(np.concatenate([found, _different(column(block))]))
+        if len(found) > _MOST_DIFFERENT:
+            return None
+    finite = found[np.isfinite(found)]
+    if not len(finite) or (first.dtype.kind == "f" and are_quantities(finite)) or finite.max() >= options.max_classes:
+        return None
+    return found
+
+
+def _different(labels: Array) -> Array:
+    """The different labels of a block; integers that are close together are counted instead of sorted."""
+    if labels.dtype.kind == "i" and len(labels):
+        low, high = int(labels.min()), int(labels.max())
+        if high - low < _MOST_DIFFERENT:
+            return (np.flatnonzero(np.bincount(labels.astype(np.int64) - low)) + low).astype(labels.dtype)
+    return np.unique(labels)
+
+
+def are_quantities(labels: Array) -> bool:
+    """Whether some labels, which are floats, are quantities rather than classes."""
+    some = np.asarray(labels).ravel()
+    some = some[np.isfinite(some)]
+    return bool(np.any(some != np.round(some)))
+
+
 @dataclass(eq=False)
 class LabelColumn:
     """A label for each vertex or edge of one type (-1 or NaN: none), and the rows of each split.
@@ -113,7 +202,7 @@ class LabelColumn:
     `problem` says why outputs cannot be compared with the labels.
     """
 
-    labels: Array
+    labels: Array | SplitValues
     splits: dict[str, Array]
     task: TaskName
     classes: int
@@ -128,14 +217,18 @@ class LabelColumn:
 
     @property
     def known(self) -> Array:
-        """Whether each row has a label. In float32, in which losses are computed, an infinite label is unknown."""
-        if self.labels.dtype.kind == "f":
+        """Whether each row has a label."""
+        return self.are_known(np.asarray(self.labels))
+
+    def are_known(self, labels: Array) -> Array:
+        """Whether each of some labels is one. In float32, in which losses are computed, infinite ones are unknown."""
+        if labels.dtype.kind == "f":
             with np.errstate(over="ignore"):
-                finite = np.isfinite(self.labels.astype(np.float32, copy=False))
+                finite = np.isfinite(labels.astype(np.float32, copy=False))
             return np.asarray(finite if finite.ndim == 1 else finite.all(1))
         if self.multi_label:
-            return np.ones(len(self.labels), bool)
-        return np.asarray(self.labels != -1 if TASK_FACTS[self.task].learns == "numbers" else self.labels >= 0)
+            return np.ones(len(labels), bool)
+        return np.asarray(labels != -1 if TASK_FACTS[self.task].learns == "numbers" else labels >= 0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -151,14 +244,15 @@ class Labelled(LabelColumn):
     def check_known(self, split: str) -> None:
         """Refuse a split with unknown labels."""
         rows = self.splits[split]
-        unknown = rows[~self.known[rows]]
+        labels = self.labels[rows]
+        unknown = rows[~self.are_known(labels)]
         if len(unknown):
             raise PenstockError(
                 f"Split {split!r} has {counted(len(unknown), 'vertices')} without a known label {self.field!r}, first"
                 f" vertex {unknown[0]}: remove such vertices from the split, or label them.",
                 code="missing-data",
             )
-        if self.multi_label and not np.isin(self.labels[rows], (0, 1)).all():
+        if self.multi_label and not np.isin(labels, (0, 1)).all():
             raise PenstockError(
                 f"Labels {self.field!r} of split {split!r} are not all 0 or 1: with several labels for each vertex,"
                 " each must be 0 or 1.",
@@ -170,7 +264,8 @@ def labelled_vertices(graph: Graph, options: Job, task: TaskName) -> Labelled:
     """Labels and splits of a node task, checked against each other."""
     node_type = _type_with_labels(graph, options)
     nodes = graph.nodes[node_type]
-    labels = column(nodes.fields[options.label])
+    field: Array | SplitValues = nodes.fields[options.label]
+    labels, every = (field, field.different) if isinstance(field, SplitValues) else (column(field), column(field))
     multi = labels.ndim == 2
     learns = TASK_FACTS[task].learns
     if multi and learns == "numbers":
@@ -180,8 +275,8 @@ def labelled_vertices(graph: Graph, options: Job, task: TaskName) -> Labelled:
         )
     found = Labelled(labels, {}, task, 0, multi, options.label, node_type=node_type)
     if learns == "classes":
-        found.classes = labels.shape[1] if multi else _count_classes(labels, options.label)
-        check_classes(found.classes, labels, options, f"vertices {node_type!r}")
+        found.classes = labels.shape[1] if multi else _count_classes(every, options.label)
+        check_classes(found.classes, every, options, f"vertices {node_type!r}")
         found.words = None if multi else nodes.categories.get(options.label)
     found.splits = _splits(nodes, found, options)
     if len(found.splits["train"]) == 0:
@@ -292,7 +387,7 @@ def _splits(nodes: NodeSet, found: Labelled, options: Job) -> dict[str, Array]:
             raise PenstockError(
                 "split: per-class needs one class per vertex: use ratio.", code="unsupported-combination"
             )
-        return _per_class(found.labels, eligible, tuple(options.per_class), seed)
+        return _per_class(np.asarray(found.labels), eligible, tuple(options.per_class), seed)
     first, second, third = options.split_ratio
     return splits_by_ratio(eligible, (first, second, third), seed)
 

@@ -14,7 +14,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, require_finite
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tasks import Learns, TaskName, is_about, task_for
-from penstock.train.dataset.labels import changed_labels
+from penstock.train.dataset.labels import SAMPLED, SplitValues, are_quantities, changed_labels
 from penstock.train.job import Job
 from penstock.train.job_options import DataOptions
 
@@ -161,10 +161,9 @@ def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> E
     return fit[0]
 
 
-def _learned(labels: Array) -> Learns:
+def _learned(labels: Array | SplitValues) -> Learns:
     """Whether labels are quantities rather than classes, judged by a sample of rows."""
     if labels.dtype.kind != "f" or (labels.ndim == 2 and labels.shape[1] > 1):
         return "classes"
-    some = np.asarray(labels[:100_000]).ravel()
-    some = some[np.isfinite(some)]
-    return "numbers" if np.any(some != np.round(some)) else "classes"
+    some = labels.different if isinstance(labels, SplitValues) else labels[:SAMPLED]
+    return "numbers" if are_quantities(some) else "classes"

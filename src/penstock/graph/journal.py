@@ -1,9 +1,11 @@
-"""The journal of an import: what is done, so that the same command goes on after it was killed.
+"""The journal of long work on a folder: what is done, so that the same command goes on after it was killed.
+
+Imports within a bound on memory have one, and cuts of graph folders.
 
 A note is a line of one file, a checksum and JSON, and is on the disk before the next step begins. It names a step, what
-the step found, and the files it wrote: their first rows, for later steps may add more, and a checksum of those. An
-import that was stopped goes on after the last note that was written whole and whose files, with those of all notes
-before it, hold what was noted. Whatever else lies in the folder is removed.
+the step found, and the files it wrote: their first rows, for later steps may add more, and a checksum of those. What
+was stopped goes on after the last note that was written whole and whose files, with those of all notes before it, hold
+what was noted. Whatever else lies in the folder is removed.
 """
 
 import json
@@ -11,38 +13,44 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.errors import Code, PenstockError
 from penstock.graph.arrays import ArrayWriter, read_header, settle_rows
 from penstock.graph.files import open_bytes, open_regular, replace_whole
-from penstock.graph.new_folders import JOURNAL
+from penstock.graph.new_folders import JOURNAL, lasting_folder
+from penstock.progress import Progress
 from penstock.version import __version__
 
 FORMAT = 1
-"""Another number where notes or files change their meaning: imports stopped before begin anew."""
-_PIECE_BYTES = 4 << 20
+"""Another number where notes or files change their meaning: what was stopped before begins anew."""
+_PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What an import is made from; one that was stopped goes on only where none of it has changed."""
+    """What a folder is made from; work that was stopped goes on only where none of it has changed."""
 
     spec: str
+    """What is asked for: the spec of an import, the options of a cut."""
     files: dict[str, list[int]]
-    """Of every file of the tables: its size, and its time of modification in nanoseconds."""
+    """Of every file that is read: its size, and its time of modification in nanoseconds."""
     version: str = __version__
     format: int = FORMAT
+    changed: str = "the spec has changed"
+    """The subject and verb for another `spec`."""
 
     def difference(self, before: Mapping[str, Any]) -> str | None:
-        """What has changed since another import began, as the subject and verb of a sentence."""
+        """What has changed since the work began, as the subject and verb of a sentence."""
         if (before.get("version"), before.get("format")) != (self.version, self.format):
             return "the version of Penstock has changed"
         if before.get("spec") != self.spec:
-            return "the spec has changed"
+            return self.changed
         known = before.get("files", {})
         other = [name for name in {**known, **self.files} if known.get(name) != self.files.get(name)]
         return f"{other[0]} has changed" if other else None
@@ -50,7 +58,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Resumption:
-    """Where an import that was stopped goes on: after so many of its steps, and so many pieces of the next one."""
+    """Where work that was stopped goes on: after so many of its steps, and so many pieces of the next one."""
 
     step: int
     of: int
@@ -63,6 +71,15 @@ class Resumption:
         return f"goes on after {done}{more}"
 
 
+class About(NamedTuple):
+    """How sentences call the work."""
+
+    work: str
+    """Such as "import"."""
+    kept: str
+    """The work of this kind that can go on, such as "a cut of a graph folder"."""
+
+
 class Proof(NamedTuple):
     """What a note says of a `.npy` file: the type and shape of its first rows, and the checksum of their bytes."""
 
@@ -71,8 +88,8 @@ class Proof(NamedTuple):
     checksum: int
 
 
-class ImportJournal:
-    """The notes of an import in a folder. Without a folder nothing is noted, and nothing was done before."""
+class FolderJournal:
+    """The notes of some work in a folder. Without a folder nothing is noted, and nothing was done before."""
 
     def __init__(self, folder: Path | None = None, steps: Sequence[str] = ()) -> None:
         self._folder, self._steps = folder, steps
@@ -213,12 +230,52 @@ class ImportJournal:
             settle_rows(self._folder / name, proof.shape[0])
 
 
+_PASSING: tuple[Code, ...] = ("external-failure", "write-failed", "file-not-found", "not-permitted")
+"""Errors after which the same command may succeed: what is done is kept for it."""
+
+
+@contextmanager
+def noted_folder(
+    target: Path, force: bool, journal: FolderJournal, sources: Sources, about: About, progress: Progress
+) -> Iterator[Resumption | None]:
+    """A `lasting_folder` of which the journal's notes are kept when the block is stopped.
+
+    It begins with what was left there, or anew, and one line says so; it yields where it goes on.
+    """
+
+    def keeps(error: BaseException) -> bool:
+        return not journal.is_empty and not (isinstance(error, PenstockError) and error.code not in _PASSING)
+
+    try:
+        with lasting_folder(target, force, keeps) as work:
+            yield _resumed(journal, work, sources, f"{target}: the {about.work} that was stopped", about, progress)
+    except KeyboardInterrupt as interrupt:
+        if keeps(interrupt):
+            raise KeyboardInterrupt("Interrupted: what is done is kept, and the same command goes on.") from None
+        raise
+
+
+def _resumed(
+    journal: FolderJournal, work: Path, sources: Sources, subject: str, about: About, progress: Progress
+) -> Resumption | None:
+    resumed, problem = None, None
+    if journal.is_kept:
+        resumed, problem = journal.resume(sources)
+    elif _empty(work):
+        problem = f"only {about.kept} can go on"
+    if resumed:
+        progress.note(f"{subject} {resumed}{f' ({problem})' if problem else ''}.")
+    elif problem:
+        progress.note(f"{subject} begins anew, because {problem}.")
+    return resumed
+
+
 def piece_of(step: str, number: int) -> str:
     """The name under which a piece of a step is noted."""
     return f"{step}, piece {number}"
 
 
-def empty(folder: Path) -> bool:
+def _empty(folder: Path) -> bool:
     """Remove what lies in a folder; returns whether there was something."""
     left = list(folder.iterdir())
     for path in left:

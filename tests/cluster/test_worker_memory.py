@@ -1,0 +1,223 @@
+"""What a worker of a cut graph keeps and takes grows with its batches and splits, not with the graph's vertices."""
+
+import tracemalloc
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from forks import ForkedTask
+from penstock import EdgeSet, Graph, NodeSet
+from penstock.cluster.layout import CONTROLLER, Setup, lay_out
+from penstock.cluster.member import Member
+from penstock.cluster.worker import cut_graph
+from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
+from penstock.cluster.worker.layerwise import PartedPlan
+from penstock.cluster.worker.session import make_parted_session
+from penstock.graph.csr import build_lists
+from penstock.hardware.cluster import ClusterDocument, Machine
+from penstock.partition import Cut, cut, owners
+from penstock.pipeline.schedule import Schedule
+from penstock.sampling.parts import graph as parted_graphs
+from penstock.train.dataset.labels import SplitValues, different_labels, labelled_vertices
+from penstock.train.job import make_job
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.transport.tls import make_credentials
+from refusals import refused
+
+SMALL, LARGE = 300_000, 2_000_000
+LINKED = 3_000
+"""Vertices that have edges, in both graphs: batches are alike."""
+MOST = 0.5
+"""Bytes for each vertex by which memory may grow, as peaks differ by messages under way: an array of all vertices takes
+1 to 8.
+"""
+
+
+def made_partition(folder, count, labels=None):
+    """Two parts of a graph in which few vertices have edges and labels, and are anywhere in it."""
+    rng = np.random.default_rng(0)
+    linked = np.sort(rng.choice(count, LINKED, replace=False))
+    ends = linked[rng.integers(0, LINKED, (2, 5 * LINKED))]
+    indptr, indices, _ = build_lists(*ends, count, count)
+    edges = EdgeSet(indptr, indices, {"t": rng.random(len(indices))})
+    y = np.full(count, -1)
+    y[linked] = rng.integers(0, 4, LINKED)
+    x = np.zeros((count, 2), np.float32)
+    x[linked] = rng.random((LINKED, 2))
+    splits = {"train": linked[::4], "val": linked[1::4], "test": linked[2::8]}
+    fields = {"x": x, "y": y if labels is None else labels(y), "when": rng.random(count)}
+    graph = Graph({"node": NodeSet(count, fields, splits)}, {("node", "to", "node"): edges}, f"of {count}")
+    return cut(graph, Cut(2, method="random"), folder), graph
+
+
+@contextmanager
+def running_worker(partition, job, folder):
+    """A worker beside the first part, as the run's tasks know it, while the stores of both parts run."""
+    cluster = ClusterDocument(machines=[Machine(name=f"m{n}", workers=1) for n in range(partition.parts)])
+    layout = lay_out(cluster, partition.parts)
+    keys = make_credentials([CONTROLLER, *(task.id for task in layout.tasks)])
+    (folder / "logs").mkdir(parents=True)
+    with Endpoint(keys[CONTROLLER], "127.0.0.1", cluster.wire) as controller:
+        addresses = {}
+
+        def here(message, sender):
+            if message.body["ready"]:
+                addresses[sender] = message.body["address"]
+            return Message("here", addresses)
+
+        controller.serve("here", here)
+        controller.serve("beat", lambda message, sender: Message("beat"))
+        template = Setup(
+            task=layout.tasks[0],
+            incarnation=0,
+            credentials="",
+            controller=controller.address,
+            run=str(folder),
+            partition=str(partition.path),
+            job=job.model_dump(mode="json"),
+            cluster=cluster,
+            layout=layout,
+            addresses={},
+        )
+
+        def told(task):
+            return template.model_copy(update={"task": task, "credentials": keys[task.id].to_json()})
+
+        stores = [ForkedTask(told(task), folder / "logs" / f"{task.id}.log") for task in layout.of_kind("store")]
+        try:
+            with Member(told(layout.of_kind("worker")[0])) as worker:
+                while len(addresses) < len(stores):
+                    assert all(store.poll() is None for store in stores), (folder / "logs").iterdir()
+                    worker.stopped.wait(0.01)
+                worker.announce(ready=False)
+                yield worker
+        finally:
+            for store in stores:
+                store.kill()
+
+
+def use(member, job):
+    """A session from its beginning, some of its batches, and the neighbourhoods of a validation."""
+    parts = Parts(member)
+    session, group = make_parted_session(parts, job)
+    assert isinstance(session.graph.nodes["node"].fields["y"], SplitValues)
+    schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed)
+    for planned, _ in zip(schedule.from_position(), range(3), strict=False):
+        session.task.label(session.task.sample(group.share(planned)))
+    plan = PartedPlan(session, parts, SimpleNamespace(rank=0, world=1), "validation")
+    for _ in plan.neighbourhoods("node", session.graph.nodes["node"].splits["val"]):
+        pass
+    return session
+
+
+def traced_peak(partition, job, folder):
+    """The bytes of arrays and objects that a session keeps, and the most that it takes, without mapped files."""
+    with running_worker(partition, job, folder) as member:
+        tracemalloc.start()
+        try:
+            session = use(member, job)
+            kept, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        del session
+        return kept, most
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"sampler": "labor"}, {"time": "t", "seed_time": "when"}],
+    ids=["neighbour", "labor", "times"],
+)
+def test_no_array_of_all_vertices(tmp_path, monkeypatch, fields):
+    """Blocks, and tables that do not depend on the batch, are small here so that they do not hide one."""
+    for place, name, size in (
+        (cut_graph, "_COLUMN", 1 << 14),
+        (owners, "_WINDOW", 1 << 14),
+        (parted_graphs, "DIRECT_LIMIT_OF_PARTS", 1 << 10),
+    ):
+        monkeypatch.setattr(place, name, size)
+    found = {}
+    for count in (SMALL, SMALL + 1, LARGE):
+        partition, _ = made_partition(tmp_path / f"parts-{count}", count)
+        options = {"batch_size": 64, "hidden": 8, "fanouts": [3, 3], "model": "sage", **fields}
+        job = make_job({"graph": str(partition.path), **options})
+        # The first one is for what only a process's first session takes.
+        found[count] = traced_peak(partition, job, tmp_path / f"run-{count}")
+    for before, after in zip(found[SMALL + 1], found[LARGE], strict=True):
+        assert after - before < MOST * (LARGE - SMALL), found
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        lambda y: y,
+        lambda y: y.astype(np.int8),
+        lambda y: y.astype(np.float32),
+        lambda y: np.where(y < 0, 0, y)[:, None] == np.arange(4),
+        lambda y: (y + 0.5).astype(np.float32)[:, None],
+    ],
+    ids=["int64", "int8", "float32", "several", "numbers"],
+)
+def test_labels_of_the_splits_are_those_of_the_graph(tmp_path, labels):
+    partition, graph = made_partition(tmp_path / "parts", 40_000, labels)
+    job = make_job({"graph": str(partition.path), "batch_size": 64, "fanouts": [3, 3]})
+    (nodes,) = graph.nodes.values()
+    with running_worker(partition, job, tmp_path / "run") as member:
+        parts = Parts(member)
+        here = open_cut_graph(parts, job).nodes["node"].fields["y"]
+        whole = open_cut_graph(parts, job.model_copy(update={"split": "ratio"})).nodes["node"].fields["y"]
+    np.testing.assert_array_equal(whole, nodes.fields["y"])
+    assert isinstance(here, SplitValues) and len(here) == nodes.count and here.dtype == whole.dtype
+    for rows in nodes.splits.values():
+        expected = nodes.fields["y"][rows]
+        np.testing.assert_array_equal(here[rows], expected[:, 0] if expected.shape[1:] == (1,) else expected)
+    with refused("not-available values of its splits' vertices alone"):
+        here[np.arange(nodes.count)]
+    with refused("not-available values of its splits' vertices alone"):
+        np.asarray(here)
+
+
+@pytest.mark.parametrize(
+    ("first", "blocks", "expected"),
+    [
+        ([], [[3, -1, 3], [0, 2]], [-1, 0, 2, 3]),
+        ([], [[-100, 90], [7]], [-100, 7, 90]),
+        ([0.0, np.nan], [[0.0, np.nan], [2.0, np.nan]], [0.0, 2.0, np.nan]),
+        # Quantities by the first rows: others are not read, as regression needs none of them.
+        ([0.5, 1.0], [[7.5]], [0.5, 1.0]),
+        # All labels are needed, for a sentence about them: a class that is too large, and a later quantity.
+        ([], [[1, 2], [10**6]], None),
+        ([1.0], [[1.0], [0.5]], None),
+        ([np.nan], [[np.nan]], None),
+    ],
+)
+def test_different_labels(first, blocks, expected):
+    kind = np.float32 if first else np.int8 if np.max(np.abs(np.concatenate(blocks))) < 128 else np.int64
+    given = (np.array(block, kind) for block in blocks)
+    found = different_labels(
+        np.array(first, kind), given, make_job({"graph": "g"}).model_copy(update={"max_classes": 1000})
+    )
+    if expected is None:
+        assert found is None
+    else:
+        np.testing.assert_array_equal(found, np.array(expected, kind))
+        assert found.dtype == kind
+
+
+def test_more_different_labels_than_are_kept():
+    job = make_job({"graph": "g"}).model_copy(update={"max_classes": 10**7})
+    assert different_labels(np.empty(0, np.int64), iter([np.arange(70_000)]), job) is None
+
+
+def test_labels_that_are_wrong_are_refused_as_on_one_machine(tmp_path):
+    """By a sentence that names a row, for which all labels are read."""
+    partition, graph = made_partition(tmp_path / "parts", 40_000, lambda y: np.where(y == 3, 10**6, y))
+    job = make_job({"graph": str(partition.path), "batch_size": 64, "fanouts": [3, 3]})
+    row = int(graph.nodes["node"].fields["y"].argmax())
+    with refused(f"too-large 'node' 1000000 {row}"):
+        labelled_vertices(graph, job, "node-classification")
+    with running_worker(partition, job, tmp_path / "run") as member, refused(f"too-large 'node' 1000000 {row}"):
+        make_parted_session(Parts(member), job)
