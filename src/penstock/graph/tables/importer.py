@@ -23,6 +23,7 @@ from penstock.graph.schema import EdgeType, NodeInfo, SegmentInfo, edge_key
 from penstock.graph.segments import Addition, growing
 from penstock.graph.tables.bucket_files import READING_MB, MemoryBound
 from penstock.graph.tables.columns import Field
+from penstock.graph.tables.distributed import DividedImport, Map, Setting, refuse_for_tasks
 from penstock.graph.tables.edges import EdgeTable, Spool
 from penstock.graph.tables.fields import standardise_as, standardised
 from penstock.graph.tables.journal import ImportJournal, Resumption, Sources, empty
@@ -50,21 +51,34 @@ def import_tables(
     return run_import(spec_path, out, force, progress, memory_gb)[0]
 
 
+TASK_GB = 2.0
+"""The memory of a task where no other is given."""
+
+
 def run_import(
     spec_path: str | Path,
     out: str | Path,
     force: bool = False,
     progress: Progress = SILENT,
     memory_gb: float | None = None,
+    mapped: Map | None = None,
 ) -> tuple[Graph, Resumption | None]:
-    """The same, and where an import that was stopped before went on."""
+    """The same, and where an import that was stopped before went on.
+
+    With `mapped` the work is divided into tasks that it runs, on other nodes perhaps; the bound is that of each task.
+    """
     spec_path, out = Path(spec_path), Path(out)
     spec = read_spec(spec_path)
+    if mapped is not None:
+        refuse_for_tasks(spec)
+        memory_gb = TASK_GB if memory_gb is None else memory_gb
     bound = None if memory_gb is None else MemoryBound(memory_gb)
     check_target(out, force)
     work = lasting_name(out)
     with _readable_columns(spec_path):
         import_ = _Import(spec, spec_path.parent, work / "new", work / "spool", bound)
+        if mapped is not None and memory_gb is not None:
+            import_.divide(Setting(str(spec_path.resolve()), str(work), memory_gb), mapped)
     journal = ImportJournal() if bound is None else ImportJournal(work, import_.steps)
 
     def keeps(error: BaseException) -> bool:
@@ -127,6 +141,11 @@ class _Import:
         self._edges = [
             EdgeTable(each, tables, self._nodes[each.type[0]], self._nodes[each.type[2]], bound) for each in spec.edges
         ]
+        self._divided: tuple[Setting, Map] | None = None
+
+    def divide(self, setting: Setting, mapped: Map) -> None:
+        """Have the work be divided into tasks."""
+        self._divided = setting, mapped
 
     @property
     def steps(self) -> list[str]:
@@ -145,12 +164,15 @@ class _Import:
         tables = [each.table for each in self._nodes.values() if each.table is not None]
         tables += [each.table for each in self._edges]
         files = {str(file): [file.size, file.modified] for table in tables for file in table.files}
-        return Sources(read_document(spec_path), files)
+        return Sources(read_document(spec_path), files, cluster=self._divided is not None)
 
     def build(self, journal: ImportJournal, progress: Progress) -> None:
         """Write the graph's folder; the document comes last."""
         target = ListTarget(self._folder, self._bound, journal, progress)
-        node_sets, edge_sets = _read_all(self._nodes, self._edges, target, self._work)
+        if self._divided is None:
+            node_sets, edge_sets = _read_all(self._nodes, self._edges, target, self._work)
+        else:
+            node_sets, edge_sets = DividedImport(self._nodes, self._edges, target, *self._divided).run()
         origin = _origin(self._spec, self._nodes, self._edges)
         self._folder.mkdir(exist_ok=True)
         write_document(Graph(node_sets, edge_sets, self._spec.name, self._folder, origin), self._folder)

@@ -1,8 +1,8 @@
 """From a spool of edges to neighbour lists: sorted in memory, or on disk where they do not fit."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -265,7 +265,7 @@ class _Run:
     sources: tuple[int, int]
 
 
-class _Division(NamedTuple):
+class Division(NamedTuple):
     """Ranges of `1 << shift` vertices each, in groups of consecutive ones: from the first to before the last."""
 
     groups: list[tuple[int, int]]
@@ -287,27 +287,71 @@ class ListSorter:
 
     def write(self, step: str) -> EdgeSet:
         """Write the lists range by range, and map them. What is done of the step is noted after each range."""
-        edges, paths = self._edges, {name: self._path(f"field.{file_name(name)}") for name in self._fields}
         known = self._target.journal.state(piece_of(step, 0)) is not None
+        with self._files(known):
+            self._sort_all(self._all_edges(), step)
+        fields = {name: open_array(writer.path) for name, writer in self._writers.items()}
+        return EdgeSet(open_array(self._path("indptr")), open_array(self._path("indices")), fields)
+
+    @contextmanager
+    def _files(self, known: bool = False) -> Iterator[None]:
+        """The files of the lists, open; those that are `known` are gone on with."""
         with ExitStack() as stack:
 
-            def writer(path: Path, dtype: Any, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
+            def writer(name: str, dtype: Any, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
+                path = self._path(name)
                 made = ArrayWriter.existing(path).reopen() if known else ArrayWriter(path, dtype, row_shape)
                 return stack.enter_context(made)
 
-            self._indptr = writer(self._path("indptr"), np.int64)
-            self._indices = writer(self._path("indices"), index_dtype(edges.num_sources))
+            self._indptr = writer("indptr", np.int64)
+            self._indices = writer("indices", index_dtype(self._edges.num_sources))
             self._writers = {
-                name: writer(paths[name], values.dtype, values.shape[1:]) for name, values in self._fields.items()
+                name: writer(f"field.{file_name(name)}", values.dtype, values.shape[1:])
+                for name, values in self._fields.items()
             }
             if not known:
                 self._indptr.append(np.zeros(1, np.int64))
-            self._sort_all(_Run(edges.count, edges.blocks, (0, edges.num_destinations), (0, edges.num_sources)), step)
-        fields = {name: open_array(path) for name, path in paths.items()}
-        return EdgeSet(open_array(self._path("indptr")), open_array(self._path("indices")), fields)
+            yield
+
+    def _all_edges(self) -> "_Run":
+        edges = self._edges
+        return _Run(edges.count, edges.blocks, (0, edges.num_destinations), (0, edges.num_sources))
 
     def _path(self, name: str) -> Path:
         return self._target.folder / f"{name}.npy"
+
+    # Edges that lie in shards: each is counted and divided by one process, and each range of lists sorted by one.
+
+    def counts(self) -> Array:
+        """How many of the edges end in each range of destinations."""
+        return self._counts(self._all_edges(), by_row=True)[0]
+
+    def division(self, counts: Array, least: int) -> Division:
+        """Groups of ranges that fit into memory, and at least so many where that is possible."""
+        cells = counts * self._edge_bytes + (_ROW_BYTES << (shift := self._shift(self._edges.num_destinations)))
+        return Division(groups_of(cells, min(self._most, int(cells.sum()) // least)), shift)
+
+    def divide(self, division: Division) -> None:
+        """Write the edges to the work folder, divided."""
+        self._written(self._all_edges(), division, by_row=True)
+
+    def write_range(self, folders: Sequence[Path], division: Division, number: int) -> None:
+        """Write the lists of one group of ranges; the work folders of all shards have its edges."""
+        shards = [self._known_file(folder / "1", len(division.groups)) for folder in folders]
+
+        def blocks() -> Iterator[tuple[Array, Array, dict[str, Array]]]:
+            for shard in shards:
+                yield from _blocks_of(shard(), number)()
+
+        first, last = (each << division.shift for each in division.groups[number])
+        rows = first, min(last, self._edges.num_destinations)
+        count = sum(int(shard().counts()[number]) for shard in shards)
+        with self._files():
+            self._sort(_Run(count, blocks, rows, (0, self._edges.num_sources)))
+
+    def _known_file(self, folder: Path, buckets: int) -> Callable[[], BucketFile]:
+        """Opens a file of divided edges: no more than one of them is open at a time."""
+        return lambda: BucketFile(folder, buckets, self._columns(), known=True)
 
     def _sort_all(self, run: _Run, step: str) -> None:
         """Write all lists; where their edges are divided first, what is done is noted after every range."""
@@ -316,7 +360,7 @@ class ListSorter:
             self._sort(run)
             return
         if state is not None:
-            division = _Division(state["groups"], state["shift"])
+            division = Division(state["groups"], state["shift"])
             self._divided += 1
             file = self._file(len(division.groups), known=True)
         else:
@@ -366,17 +410,25 @@ class ListSorter:
         yield from self._parts(run, division, file, by_row)
         file.remove()
 
-    def _division(self, run: _Run, by_row: bool) -> _Division:
+    def _division(self, run: _Run, by_row: bool) -> Division:
         """Ranges of about equally many edges."""
+        counts, shift = self._counts(run, by_row)
+        most = self._most - _ROW_BYTES * (not by_row)
+        return Division(groups_of(counts * self._edge_bytes + (_ROW_BYTES << shift) * by_row, most), shift)
+
+    def _counts(self, run: _Run, by_row: bool) -> tuple[Array, int]:
+        """The edges of ranges of `1 << shift` vertices each, and the shift."""
         low, high = run.rows if by_row else run.sources
-        shift = max(0, (high - low - 1).bit_length() - _CELLS.bit_length() + 1)
+        shift = self._shift(high - low)
         counts = np.zeros(((high - low - 1) >> shift) + 1, np.int64)
         for sources, destinations, _ in run.blocks():
             _count_cells(destinations if by_row else sources, low, shift, counts)
-        most = self._most - _ROW_BYTES * (not by_row)
-        return _Division(groups_of(counts * self._edge_bytes + (_ROW_BYTES << shift) * by_row, most), shift)
+        return counts, shift
 
-    def _parts(self, run: _Run, division: _Division, file: BucketFile, by_row: bool) -> Iterator[_Run]:
+    def _shift(self, vertices: int) -> int:
+        return max(0, (vertices - 1).bit_length() - _CELLS.bit_length() + 1)
+
+    def _parts(self, run: _Run, division: Division, file: BucketFile, by_row: bool) -> Iterator[_Run]:
         """The edges of each range, from the file they were divided into."""
         low, high = run.rows if by_row else run.sources
         sizes = file.counts()
@@ -391,12 +443,14 @@ class ListSorter:
 
     def _file(self, buckets: int, known: bool = False) -> BucketFile:
         """A file for edges that are divided."""
+        return BucketFile(self._work / str(self._divided), buckets, self._columns(), known=known)
+
+    def _columns(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         dtype = self._edges.sources.dtype
         kinds = {name: (values.dtype, values.shape[1:]) for name, values in self._fields.items()}
-        columns = {"sources": (dtype, ()), "destinations": (dtype, ()), **{f"field.{n}": k for n, k in kinds.items()}}
-        return BucketFile(self._work / str(self._divided), buckets, columns, known=known)
+        return {"sources": (dtype, ()), "destinations": (dtype, ()), **{f"field.{n}": k for n, k in kinds.items()}}
 
-    def _written(self, run: _Run, division: _Division, by_row: bool) -> BucketFile:
+    def _written(self, run: _Run, division: Division, by_row: bool) -> BucketFile:
         """The edges of a run, divided into a file of buckets."""
         low, groups = (run.rows if by_row else run.sources)[0], division.groups
         group_of = np.repeat(np.arange(len(groups)), [last - first for first, last in groups])

@@ -1,0 +1,877 @@
+"""An import whose steps are divided into tasks, which any process that sees its folder can run.
+
+A task reads a shard of a table, a group of ids or a range of lists, and writes a folder of its own: the pieces of the
+graph's files, which the last step copies to their places. The numbers of vertices and the order of edges are those that
+one process would give, so the graph is the same to the byte. What a task has answered and the checksums of its files
+are noted in the import's journal; nothing here is as long as there are vertices or edges.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array, ArrayWriter, open_array, read_header, write_array, write_rows_at
+from penstock.graph.blocks import ranges
+from penstock.graph.data import SPLITS, EdgeSet, NodeSet
+from penstock.graph.folder import edges_folder, nodes_folder
+from penstock.graph.ids import StringIds
+from penstock.graph.new_folders import JOURNAL
+from penstock.graph.schema import EdgeType, edge_key, file_name
+from penstock.graph.tables.bucket_files import BucketFile, MemoryBound
+from penstock.graph.tables.disk_index import (
+    BUCKETS,
+    FoundNumbers,
+    IdFile,
+    KnownGroup,
+    created_in_order,
+    renumber,
+)
+from penstock.graph.tables.edges import LOST, EdgeTable, write_lost
+from penstock.graph.tables.fields import FieldWriters, learn_fields
+from penstock.graph.tables.index import IdKind
+from penstock.graph.tables.journal import ImportJournal, Proof, piece_of, proof_of
+from penstock.graph.tables.lists import ArrivedEdges, Division, ListSorter, ListTarget, lists_step
+from penstock.graph.tables.nodes import MARKS, NodeTable
+from penstock.graph.tables.reader import Shard, Table
+from penstock.graph.tables.spec import Spec, read_spec
+from penstock.progress import SILENT
+from penstock.version import __version__
+
+# Tasks: what each is told, and what it answers.
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all tasks of an import are told. The paths are absolute."""
+
+    spec: str
+    work: str
+    memory_gb: float
+    version: str = __version__
+
+
+class Task(NamedTuple):
+    """A function of this file, the folder that it writes, relative to the import's, and what else it is told."""
+
+    setting: Setting
+    function: str
+    folder: str
+    given: dict[str, Any]
+
+
+class Result(NamedTuple):
+    """What a task answers, as JSON has it, and proofs of the files that it has written."""
+
+    state: Any
+    files: dict[str, Proof]
+
+
+Map: TypeAlias = Callable[[Callable[[Task], Result], Iterable[Task]], Iterator[Result]]
+"""Calls a function for each task, here or elsewhere, and gives the results in the order of the tasks."""
+
+
+class Done(NamedTuple):
+    """The folder and the answer of a task that is done."""
+
+    folder: Path
+    state: Any
+
+
+def run_task(task: Task) -> Result:
+    """Run a task. Where it is run twice, because its process was lost or seemed to be, one of the folders is kept."""
+    work = Path(task.setting.work)
+    if task.setting.version != __version__:
+        raise PenstockError(
+            f"A node has Penstock {__version__} and the import runs with {task.setting.version}: install one version"
+            " on all nodes.",
+            code="unsupported-combination",
+        )
+    if not (work / JOURNAL).is_file() or not Path(task.setting.spec).is_file():
+        missing = task.setting.spec if (work / JOURNAL).is_file() else work.parent
+        raise PenstockError(
+            f"The node {os.uname().nodename} does not see {missing}: the spec, the tables and the folder of --out must"
+            " lie in folders that all nodes of the cluster share (tables also at an address such as s3://).",
+            code="file-not-found",
+        )
+    function: Callable[[_TaskContext], Any] = _FUNCTIONS[task.function]
+    if not task.folder:
+        return Result(function(_TaskContext(task, work)), {})
+    folder = work / task.folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    attempt = folder.with_name(f"{folder.name}.{token_hex(6)}")
+    try:
+        attempt.mkdir()
+        state = function(_TaskContext(task, attempt))
+        paths = sorted(attempt.rglob("*.npy"))
+        files = {str(path.relative_to(attempt)): proof_of(ArrayWriter.existing(path)) for path in paths}
+        try:
+            attempt.rename(folder)
+        except OSError:
+            # The same task was run by another process too, and has written the same.
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(attempt, ignore_errors=True)
+    return Result(state, {f"{task.folder}/{name}": proof for name, proof in files.items()})
+
+
+class _TaskContext:
+    """A task while it runs: what it was told, and the tables as it sees them."""
+
+    def __init__(self, task: Task, folder: Path) -> None:
+        self.folder, self.given = folder, task.given
+        self.work, self._spec_path = Path(task.setting.work), Path(task.setting.spec)
+        self.bound = MemoryBound(task.setting.memory_gb)
+        self.spec: Spec = read_spec(self._spec_path)
+
+    def nodes(self, name: str, target: Path) -> NodeTable:
+        """A node type whose arrays are written to a folder."""
+        spec = next(each for each in self.spec.nodes if each.type == name)
+        nodes = NodeTable(spec, self._spec_path.parent, target, target, self.bound)
+        _use_learned(nodes.fields, self.given.get("learned"))
+        if nodes.table is not None:
+            nodes.table.shard = _shard(self.given.get("shard"))
+        return nodes
+
+    def edges(self) -> EdgeTable:
+        """The edge type of the task, between node types of which it knows the kinds of ids and their numbers."""
+        spec = self.spec.edges[self.given["edges"]]
+        ends = dict.fromkeys((spec.type[0], spec.type[2]))
+        made: dict[str, NodeTable] = {}
+        for name in ends:
+            about = self.given["types"][name]
+            made[name] = nodes = self.nodes(name, _ids_folder(self.folder, name))
+            nodes.know(about["kind"], about["count"], about["elsewhere"])
+            if about["first"] is not None:
+                nodes.begin_shard(about["kind"], about["first"])
+        table = EdgeTable(spec, self._spec_path.parent, made[spec.type[0]], made[spec.type[2]], self.bound)
+        _use_learned(table.fields, self.given.get("learned"))
+        table.table.shard = _shard(self.given["shard"])
+        return table
+
+    def asked(self, folder: str) -> IdFile:
+        """Ids that a shard of edges asks for."""
+        return IdFile(self.work / folder, self.given["kind"], self.bound, known=True)
+
+    def known(self) -> Iterator[tuple[BucketFile, int]]:
+        """The ids of a node type, one file after the other, and the number of the first in each."""
+        for folder, first in self.given["known"]:
+            yield self.asked(f"{folder}/ids").file, first
+
+
+def _shard(given: Any) -> Shard | None:
+    return None if given is None else (tuple(given[0]), tuple(given[1]))
+
+
+def _ids_folder(folder: Path, node_type: str) -> Path:
+    """Where a task writes the ids of a node type."""
+    return folder / "nodes" / file_name(node_type)
+
+
+def _use_learned(fields: Sequence[Any], learned: Sequence[Any] | None) -> None:
+    for each, known in zip([each for each in fields if each.learns], learned or [], strict=False):
+        each.use_learned(known)
+
+
+# Tasks of node tables.
+
+
+def _number(task: _TaskContext) -> Any:
+    """The ids of a shard of a node table, divided by their hashes."""
+    name = task.given["type"]
+    nodes = task.nodes(name, _ids_folder(task.folder, name))
+    index = nodes.begin_shard(task.given["kind"], 0)
+    with closing(nodes):
+        places = nodes.number_shard(SILENT)
+        index.noted()
+    return {"rows": index.count, "size": index.size(), "counts_from": index.counts_from, "places": places}
+
+
+def _check(task: _TaskContext) -> Any:
+    """The first id of a group that is there twice, with its numbers."""
+    group = KnownGroup(task.given["kind"], task.known(), tuple(task.given["group"]))
+    return group.repeated and [*group.repeated, group.id_of(group.repeated[1])]
+
+
+def _learn(task: _TaskContext) -> Any:
+    """What the fields of a table need to see of all its rows: read from the first to the last, as on one machine."""
+    name = task.given.get("type")
+    made = task.edges() if name is None else task.nodes(name, task.folder)
+    assert made.table is not None, "only a table has fields that learn"
+    # The same columns as there, since they decide how many rows are read at once, and by that how sums are rounded.
+    columns = set[str]() if name is None else {str(made.spec.id)}
+    for _ in learn_fields(made.fields, made.table, columns, SILENT):
+        pass
+    return [each.learned() for each in made.fields if each.learns]
+
+
+def _write_fields(task: _TaskContext) -> Any:
+    """The fields of a shard of a node table."""
+    nodes = task.nodes(task.given["type"], task.folder)
+    with closing(nodes):
+        nodes.write_shard(SILENT)
+
+
+def _write_rest(task: _TaskContext) -> Any:
+    """The fields of the vertices that edges have created, and the splits."""
+    nodes = task.nodes(task.given["type"], task.folder)
+    marks = [task.work / each for each in task.given["marks"]]
+    return nodes.write_rest(marks, task.given["rows"], task.given["created"])
+
+
+# Tasks of edge tables. The ids of a shard are asked for, answered group by group, and then its rows are resolved.
+
+
+def _ask(task: _TaskContext) -> Any:
+    asked = task.edges().ask_shard(task.folder, SILENT)
+    return {column: {"rows": each.rows, "size": int(each.sizes().sum())} for column, each in asked.items()}
+
+
+def _answer(task: _TaskContext) -> Any:
+    """The numbers of the ids of a group that all shards ask for, one shard after the other."""
+    group, creates = tuple(task.given["group"]), task.given["creates"]
+    known = KnownGroup(task.given["kind"], task.known(), group)
+    starts, created, unknown = [0], [0], 0
+    with ArrayWriter(task.folder / "numbers.npy", np.int64) as numbers:
+        for folder, lost_path in zip(task.given["asked"], task.given["lost"], strict=True):
+            lost = None if lost_path is None else open_array(task.work / lost_path)
+            for piece in task.asked(folder).file.pieces(*group):
+                found, missing = known.look_up(piece, creates, lost)
+                numbers.append(found)
+                unknown += missing
+            starts.append(numbers.rows)
+            created.append(known.created)
+    write_array(task.folder / "starts.npy", np.array(starts, np.int64))
+    write_array(task.folder / "created.npy", np.diff(np.array(created, np.int64)))
+    return {"unknown": unknown, "created": known.created}
+
+
+class _Answers:
+    """The numbers of the ids that a shard asks for, from the files of all groups."""
+
+    def __init__(self, task: _TaskContext, about: Mapping[str, Any]) -> None:
+        self.groups = [tuple(group) for group in about["groups"]]
+        self._folders = [task.work / folder for folder in about["answers"]]
+        self._number = task.given["number"]
+        self.file = IdFile(task.work / about["asked"], about["kind"], task.bound, known=True).file
+
+    def blocks(self) -> Iterator[Array]:
+        """The numbers of each block of the file of ids, ordered by bucket as the block is."""
+        files = [open_array(folder / "numbers.npy") for folder in self._folders]
+        places = [int(open_array(folder / "starts.npy")[self._number]) for folder in self._folders]
+        for block in range(self.file.blocks):
+            bounds, parts = self.file.column("bounds")[block], []
+            for group, (first, last) in enumerate(self.groups):
+                stop = places[group] + int(bounds[last] - bounds[first])
+                parts.append(files[group][places[group] : stop])
+                places[group] = stop
+            yield np.concatenate(parts)
+
+    def found(self, path: Path, unknown: int = 0, created: int = 0) -> FoundNumbers:
+        """The same in a file, to be read in the order of the rows."""
+        with ArrayWriter(path, np.int64) as writer:
+            for block in self.blocks():
+                writer.append(block)
+        return FoundNumbers(self.file, open_array(path), unknown, created)
+
+
+def _order(task: _TaskContext) -> Any:
+    """The numbers of the vertices that a shard of edges creates, by group."""
+    answers, count = _Answers(task, task.given["end"]), task.given["first"]
+    before = task.given["end"]["answers"], task.given["number"]
+    counts = np.array([int(open_array(task.work / each / "created.npy")[: before[1]].sum()) for each in before[0]])
+    created: list[list[Array]] = [[] for _ in answers.groups]
+    for block, numbers in enumerate(answers.blocks()):
+        new_groups = created_in_order(answers.file, block, numbers, answers.groups, counts)
+        for group in np.unique(new_groups).tolist():
+            fresh = np.flatnonzero(new_groups == group)
+            created[group].append(count + fresh)
+            counts[group] += len(fresh)
+        count += len(new_groups)
+    with ArrayWriter(task.folder / "created.npy", np.int64) as writer:
+        starts = [0]
+        for parts in created:
+            for part in parts:
+                writer.append(part)
+            starts.append(writer.rows)
+    write_array(task.folder / "starts.npy", np.array(starts, np.int64))
+
+
+_RENUMBERED = 1 << 20
+
+
+def _renumber(task: _TaskContext) -> Any:
+    """The numbers of a group with those of the vertices that were created."""
+    before, group, parts = task.work / task.given["answer"], task.given["group"], []
+    for folder in task.given["ordered"]:
+        starts = open_array(task.work / folder / "starts.npy")
+        parts.append(np.array(open_array(task.work / folder / "created.npy")[starts[group] : starts[group + 1]]))
+    created, numbers = np.concatenate(parts), open_array(before / "numbers.npy")
+    with ArrayWriter(task.folder / "numbers.npy", np.int64) as writer:
+        for start, stop in ranges(len(numbers), _RENUMBERED):
+            some = np.array(numbers[start:stop])
+            renumber(some, created)
+            writer.append(some)
+    shutil.copyfile(before / "starts.npy", task.folder / "starts.npy")
+
+
+def _lose(task: _TaskContext) -> Any:
+    """Which rows of a shard one of their ends loses."""
+    place = task.folder / "numbers.npy"
+    write_lost(_Answers(task, task.given["end"]).found(place), task.folder / LOST)
+    place.unlink()
+
+
+def _resolve(task: _TaskContext) -> Any:
+    """The edges of a shard in order of arrival, and the ids of the vertices that it creates."""
+    with ExitStack() as stack:
+        table = task.edges()
+        ends = dict.fromkeys((table.source, table.destination))
+        for nodes in ends:
+            stack.callback(nodes.close)
+        answers = {}
+        for place, (column, end) in enumerate(task.given["ends"].items()):
+            path = task.folder / f"numbers.{place}.npy"
+            answers[column] = _Answers(task, end).found(path, end["unknown"], end["created"])
+            stack.callback(path.unlink)
+        spool = table.spool_shard(answers, task.folder / "spool", SILENT)
+        made = {nodes.spec.type: nodes.on_disk for nodes in ends if nodes.on_disk}
+        created = {}
+        for name, index in made.items():
+            index.noted()
+            created[name] = {"rows": index.count, "size": index.size(), "counts_from": index.counts_from}
+    lost = {"dropped": table.dropped, "named": table.named}
+    return {"rows": table.rows, "edges": spool.sources.rows, "created": created, **lost}
+
+
+# Tasks of lists.
+
+
+def _sorter(task: _TaskContext) -> ListSorter:
+    """A sorter of the edges that a shard has."""
+    spec = task.spec.edges[task.given["edges"]]
+    target = ListTarget(task.folder, task.bound, ImportJournal(), SILENT)
+    edges = _arrived(task.work / task.given["spool"], task.given)
+    return ListSorter(edges, spec.deduplicate, target, task.folder / "divided", task.bound)
+
+
+def _arrived(spool: Path, given: Mapping[str, Any]) -> ArrivedEdges:
+    """The edges of a shard, as they are or reversed."""
+    rows = spool / "rows.npy"
+    edges = ArrivedEdges(
+        open_array(spool / "sources.npy"),
+        open_array(spool / "destinations.npy"),
+        *given["counts"],
+        {name: open_array(spool / f"field.{file_name(name)}.npy") for name in given["fields"]},
+        open_array(rows) if rows.exists() else None,
+    )
+    return edges.reversed() if given["reversed"] else edges
+
+
+def _count(task: _TaskContext) -> Any:
+    """How many edges of a shard end in each range of destinations."""
+    write_array(task.folder / "counts.npy", _sorter(task).counts())
+
+
+def _divide(task: _TaskContext) -> Any:
+    """The edges of a shard, divided by ranges of destinations."""
+    _sorter(task).divide(_division(task.given))
+
+
+def _sort(task: _TaskContext) -> Any:
+    """The lists of a range of destinations."""
+    folders = [task.work / each / "divided" for each in task.given["divided"]]
+    _sorter(task).write_range(folders, _division(task.given), task.given["number"])
+    shutil.rmtree(task.folder / "divided", ignore_errors=True)
+
+
+def _division(given: Mapping[str, Any]) -> Division:
+    return Division([tuple(group) for group in given["groups"]], given["shift"])
+
+
+# The last task: pieces are copied to their places in the graph's files.
+
+
+def _copy(task: _TaskContext) -> Any:
+    for target, start, source, skip, add in task.given["copies"]:
+        rows = open_array(task.work / source)[skip:]
+        write_rows_at(task.work / target, start, rows, add)
+
+
+_FUNCTIONS: dict[str, Callable[[_TaskContext], Any]] = {
+    each.__name__[1:]: each
+    for each in (
+        _number,
+        _check,
+        _learn,
+        _write_fields,
+        _write_rest,
+        _ask,
+        _answer,
+        _order,
+        _renumber,
+        _lose,
+        _resolve,
+        _count,
+        _divide,
+        _sort,
+        _copy,
+    )
+}
+
+
+# The import: its steps in their order.
+
+_LEAST_ROWS, _MOST_ROWS, _SHARDS = 1 << 17, 1 << 22, 64
+"""The rows of a shard, by how many a table has."""
+_GROUPS, _GROUP_ROWS = 16, 1 << 17
+_RANGES, _RANGE_EDGES = 16, 1 << 17
+"""Groups and ranges for tasks beside each other, where memory does not ask for more of them."""
+_SLACK = 1.15
+"""Groups of equally many buckets are not equally large."""
+_COPIED_BYTES = 64 << 20
+
+
+def refuse_for_tasks(spec: Spec) -> None:
+    """Refuse what only one process can import."""
+    for each in spec.edges:
+        if each.relation is not None:
+            raise PenstockError(
+                f"{edge_key(each.type)} takes its relations from a column, which is not divided among the nodes of a"
+                " cluster: import it without --ray.",
+                code="unsupported-combination",
+            )
+
+
+@dataclass
+class _Vertices:
+    """What is known of the vertices of a type."""
+
+    table: NodeTable
+    grows: bool
+    """Whether edges may create some."""
+    count: int = 0
+    table_rows: int = 0
+    size: int = 0
+    """The bytes that an index of all ids takes."""
+    counting: bool = True
+    """Whether the ids are 0, 1, 2, ..."""
+    known: list[tuple[str, int]] = field(default_factory=list)
+    """Folders of ids, and the number of the first id in each."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether ids have to be looked up."""
+        return self.grows or not (self.kind == "integer" and self.counting)
+
+    @property
+    def kind(self) -> IdKind:
+        return self.table.kind or "string"
+
+    def add(self, folder: str, state: Mapping[str, Any]) -> None:
+        """Add the ids that a task has numbered."""
+        self.known.append((folder, self.count))
+        self.counting = self.counting and (not state["rows"] or state["counts_from"] == self.count)
+        self.count += state["rows"]
+        self.size += state["size"]
+
+    def about(self, count: int, first: int | None = None) -> dict[str, Any]:
+        """What a task is told of the type; `first`: the number of the first vertex that it creates."""
+        return {"kind": self.kind, "count": count, "elsewhere": self.elsewhere, "first": first}
+
+
+class DividedImport:
+    """An import that is divided into tasks."""
+
+    def __init__(
+        self, nodes: dict[str, NodeTable], edges: list[EdgeTable], target: ListTarget, setting: Setting, mapped: Map
+    ) -> None:
+        self._nodes, self._edges, self._target, self._setting, self._mapped = nodes, edges, target, setting, mapped
+        self._work, self._journal = Path(setting.work), target.journal
+        growing = {end for table in edges for _, end in table.ends() if table.creates(end)}
+        self._vertices = {name: _Vertices(table, table in growing) for name, table in nodes.items()}
+        self._copies: list[tuple[Path, list[Path], bool]] = []
+
+    def run(self) -> tuple[dict[str, NodeSet], dict[EdgeType, EdgeSet]]:
+        """Read all tables, and write the arrays of the graph."""
+        for name, each in self._vertices.items():
+            if each.table.table is not None:
+                self._number(name, each, each.table.table)
+        written = {name: self._write_fields(name, table) for name, table in self._nodes.items()}
+        resolved = [self._resolve(place, table) for place, table in enumerate(self._edges)]
+        nodes = {name: self._finish_nodes(name, each, written[name]) for name, each in self._vertices.items()}
+        edges: dict[EdgeType, Callable[[], EdgeSet]] = {}
+        for place, table in enumerate(self._edges):
+            edges |= self._write_lists(place, table, resolved[place])
+        self._copy_all()
+        return {name: make() for name, make in nodes.items()}, {kind: make() for kind, make in edges.items()}
+
+    # Steps.
+
+    def _tasks(self, step: str, function: str, given: Sequence[dict[str, Any]]) -> list[Done]:
+        """Run the tasks of a step that are not done yet; the folders and answers of all."""
+        folders = [f"tasks/{file_name(step)}/{number}" for number in range(len(given))]
+        names = [piece_of(step, number) for number in range(len(given))]
+        missing = [number for number, name in enumerate(names) if self._journal.state(name) is None]
+        tasks = [Task(self._setting, function, folders[number], given[number]) for number in missing]
+        with self._target.progress.step(step, len(given), "tasks"):
+            self._target.progress.advance(len(given) - len(tasks))
+            for number, result in zip(missing, self._mapped(run_task, tasks), strict=True):
+                self._journal.note(names[number], {"found": result.state}, proofs=result.files)
+                self._target.progress.advance(1)
+        return [
+            Done(self._work / folder, self._journal.state(name)["found"])
+            for folder, name in zip(folders, names, strict=True)
+        ]
+
+    def _end(self, step: str, gone: Iterable[Path] = ()) -> None:
+        """Note that a step is done, and that these files are needed no more."""
+        if self._journal.state(step) is None:
+            self._journal.note(step, gone=gone)
+
+    def _decided(self, step: str, decide: Callable[[], Any]) -> Any:
+        """What the driver decides for a step: as another process has noted it, or decided now."""
+        if (known := self._journal.state(f"{step}, decided")) is None:
+            known = decide()
+            self._journal.note(f"{step}, decided", known)
+        return known
+
+    def _shards(self, what: str, table: Table) -> list[Shard]:
+        rows = min(_MOST_ROWS, max(_LEAST_ROWS, table.rows // _SHARDS))
+        return [(tuple(a), tuple(b)) for a, b in self._decided(what, lambda: table.shards(rows))]
+
+    def _groups(self, step: str, size: int, rows: int) -> list[list[int]]:
+        """Groups of buckets whose ids fit into a task's memory."""
+        assert self._target.bound is not None, "tasks have a bound"
+        count = max(int(size * _SLACK) // self._target.bound.group_bytes + 1, min(_GROUPS, rows // _GROUP_ROWS))
+        bounds = [BUCKETS * each // min(count, BUCKETS) for each in range(min(count, BUCKETS) + 1)]
+        return list(self._decided(step, lambda: [list(each) for each in zip(bounds[:-1], bounds[1:], strict=True)]))
+
+    def _relative(self, path: Path) -> str:
+        return str(path.relative_to(self._work))
+
+    # Node tables.
+
+    def _number(self, name: str, each: _Vertices, table: Table) -> None:
+        step, nodes = f"{name}: ids", each.table
+        with closing(table.chunks({str(nodes.spec.id)})) as chunks:
+            nodes.ids_of(next(chunks), str(nodes.spec.id))
+        shards = self._shards(f"{name}: rows", table)
+        told = {"type": name, "kind": each.kind}
+        done = self._tasks(step, "number", [{**told, "shard": shard} for shard in shards])
+        places = []
+        for task in done:
+            places += [(each.count + first, file, start) for first, file, start in task.state["places"]]
+            each.add(self._relative(_ids_folder(task.folder, name)), task.state)
+        table.check_rows(each.count)
+        nodes.place_shards(places)
+        if not (each.kind == "integer" and each.counting):
+            groups = self._groups(f"{step}: groups", each.size, each.count)
+            told["known"] = each.known
+            found = self._tasks(f"{step}: repeated", "check", [{**told, "group": group} for group in groups])
+            if repeated := [task.state for task in found if task.state]:
+                raise nodes.twice(*min(repeated, key=lambda each: each[:2]))
+        each.table_rows = each.count
+        self._end(step)
+
+    def _write_fields(self, name: str, nodes: NodeTable) -> list[Done]:
+        if nodes.table is None or not (nodes.fields or nodes.spec.split):
+            return []
+        learned = self._learned(f"{name}: columns", nodes.fields, {"type": name})
+        shards = self._shards(f"{name}: rows", nodes.table)
+        told = {"type": name, "learned": learned}
+        done = self._tasks(f"{name}: fields", "write_fields", [{**told, "shard": shard} for shard in shards])
+        self._end(f"{name}: fields")
+        return done
+
+    def _learned(self, step: str, fields: Sequence[Any], told: dict[str, Any]) -> list[Any]:
+        """What fields learn from all rows of their table: one task reads them."""
+        if not any(each.learns for each in fields):
+            return []
+        learned: list[Any] = self._tasks(step, "learn", [told])[0].state
+        _use_learned(fields, learned)
+        return learned
+
+    def _finish_nodes(self, name: str, each: _Vertices, written: list[Done]) -> Callable[[], NodeSet]:
+        """What is left to do for a node type; returns what makes it of the files that are copied at the end."""
+        target, pieces, splits = nodes_folder(self._target.folder, name), [task.folder for task in written], []
+        if written:
+            marks = [self._relative(task / MARKS) for task in pieces if (task / MARKS).exists()]
+            told = {"type": name, "marks": marks, "rows": each.table_rows, "created": each.count - each.table_rows}
+            learned = [field.learned() for field in each.table.fields if field.learns]
+            rest = self._tasks(f"{name}: splits", "write_rest", [{**told, "learned": learned}])[0]
+            splits = [(split, target / f"split.{split}.npy") for split in rest.state]
+            for _, path in splits:
+                self._copy(path, [rest.folder / path.name])
+            pieces.append(rest.folder)
+        fields = {field.name: target / f"field.{file_name(field.name)}.npy" for field in each.table.fields}
+        for path in fields.values():
+            self._copy(path, [piece / path.name for piece in pieces])
+        ids = self._ids(each, target)
+        table_rows, categories = each.table_rows, FieldWriters(each.table.fields, target).categories()
+
+        def make() -> NodeSet:
+            arrays = [open_array(path) for path in ids]
+            known = StringIds(*arrays) if len(arrays) == 2 else arrays[0] if arrays else None
+            nodes = NodeSet(
+                each.count,
+                {field: open_array(path) for field, path in fields.items()},
+                {split: open_array(path) for split, path in splits},
+                known,
+                categories,
+            )
+            each.table.resume_finished(nodes, {"table_rows": table_rows})
+            return nodes
+
+        each.table.know(each.kind, each.count, elsewhere=True)
+        return make
+
+    def _ids(self, each: _Vertices, target: Path) -> list[Path]:
+        """The files of the ids, unless they are 0, 1, 2, ..."""
+        if not each.known or (each.kind == "integer" and each.counting):
+            return []
+        names = ["ids.offsets.npy", "ids.bytes.npy"] if each.kind == "string" else ["ids.npy"]
+        for name in names:
+            folders = [self._work / folder for folder, _ in each.known]
+            self._copy(target / name, [folder / name for folder in folders], sums=name == "ids.offsets.npy")
+        return [target / name for name in names]
+
+    # Edge tables.
+
+    def _resolve(self, place: int, table: EdgeTable) -> list[Done]:
+        """The edges of a table in order of arrival, by shard."""
+        table.decide_kinds()
+        shards = self._shards(f"{table.key}: rows", table.table)
+        ends = {nodes.spec.type: self._vertices[nodes.spec.type] for _, nodes in table.ends()}
+        before = {name: each.about(each.count) for name, each in ends.items()}
+        learned = self._learned(f"{table.key}: columns", table.fields, {"edges": place, "types": before, "shard": None})
+        told = {"edges": place, "types": before}
+        asked: list[Done] = []
+        if any(each.elsewhere for each in ends.values()):
+            step = f"{table.key}: ids"
+            asked = self._tasks(step, "ask", [{**told, "shard": shard, "number": n} for n, shard in enumerate(shards)])
+        answers = self._answer_ends(table, asked)
+        after = {name: each.count for name, each in ends.items()}
+        firsts = {name: [None] * len(shards) for name in ends} | {
+            name: list(np.cumsum([ends[name].count, *new])[:-1]) for name, new in answers.created.items()
+        }
+        for name, new in answers.created.items():
+            after[name] += sum(new)
+        given = []
+        for number, shard in enumerate(shards):
+            of_ends = {column: {**end, "asked": end["asked"][number]} for column, end in answers.ends.items()}
+            types = {
+                name: each.about(after[name], None if (first := firsts[name][number]) is None else int(first))
+                for name, each in ends.items()
+            }
+            given.append(
+                {"edges": place, "types": types, "shard": shard, "number": number, "ends": of_ends, "learned": learned}
+            )
+        done = self._tasks(table.step, "resolve", given)
+        rows = 0
+        for task in done:
+            rows += task.state["rows"]
+            table.add_lost(task.state["dropped"], task.state["named"])
+            for name, state in task.state["created"].items():
+                ends[name].add(self._relative(_ids_folder(task.folder, name)), state)
+        table.table.check_rows(rows)
+        table.check_lost()
+        self._end(table.step, [*(task.folder for task in asked), *answers.folders])
+        return done
+
+    def _answer_ends(self, table: EdgeTable, asked: list[Done]) -> "_EndAnswers":
+        """The numbers of the ids at the ends that are looked up; ends that may not create vertices come first."""
+        found = _EndAnswers()
+        if not asked:
+            return found
+        columns = list(asked[0].state)
+        of_column = dict(table.ends())
+        if table.source is table.destination:
+            of_column = {table.spec.source: table.source}
+        lost: list[str | None] = [
+            self._relative(task.folder / LOST) if (task.folder / LOST).exists() else None for task in asked
+        ]
+        for column in sorted(columns, key=lambda column: table.creates(of_column[column])):
+            nodes, creates = of_column[column], table.creates(of_column[column])
+            each, step = self._vertices[nodes.spec.type], f"{table.key}: numbers of {column}"
+            files = [self._relative(task.folder / str(columns.index(column))) for task in asked]
+            size, rows = (sum(task.state[column][what] for task in asked) for what in ("size", "rows"))
+            groups = self._groups(step, each.size + size * creates, rows)
+            told = {"kind": each.kind, "known": each.known, "asked": files, "creates": creates}
+            told["lost"] = lost if creates else [None] * len(files)
+            answered = self._tasks(step, "answer", [{**told, "group": group} for group in groups])
+            end = {"kind": each.kind, "groups": groups, "asked": files}
+            end |= {what: sum(task.state[what] for task in answered) for what in ("unknown", "created")}
+            found.folders += [task.folder for task in answered]
+            if creates:
+                answered = self._number_created(step, each, end, answered, found)
+            end["answers"] = [self._relative(task.folder) for task in answered]
+            found.ends[column] = end
+            if not creates and len(columns) > 1 and any(table.creates(other) for other in of_column.values()):
+                given = [{"end": {**end, "asked": file}, "number": n} for n, file in enumerate(files)]
+                losing = self._tasks(f"{step}: lost", "lose", given)
+                lost = [self._relative(task.folder / LOST) for task in losing]
+                found.folders += [task.folder for task in losing]
+        return found
+
+    def _number_created(
+        self, step: str, each: _Vertices, end: dict[str, Any], answered: list[Done], found: "_EndAnswers"
+    ) -> list[Done]:
+        """Number the vertices that edges create in order of arrival."""
+        new = [0] * len(end["asked"])
+        if end["created"]:
+            files = (task.folder / "created.npy" for task in answered)
+            new = self._decided(
+                f"{step}: created", lambda: np.sum([open_array(each) for each in files], axis=0).tolist()
+            )
+        found.created[each.table.spec.type] = new
+        if not end["created"]:
+            return answered
+        answers = [self._relative(task.folder) for task in answered]
+        firsts = np.cumsum([each.count, *new])[:-1].tolist()
+        given = [
+            {"end": {**end, "asked": file, "answers": answers}, "number": n, "first": firsts[n]}
+            for n, file in enumerate(end["asked"])
+        ]
+        ordered = self._tasks(f"{step}: created", "order", given)
+        told = {"ordered": [self._relative(task.folder) for task in ordered]}
+        renumbered = self._tasks(
+            f"{step}: renumbered", "renumber", [{**told, "answer": a, "group": n} for n, a in enumerate(answers)]
+        )
+        found.folders += [task.folder for task in (*ordered, *renumbered)]
+        return renumbered
+
+    # Lists.
+
+    def _write_lists(self, place: int, table: EdgeTable, resolved: list[Done]) -> dict[EdgeType, Callable[[], EdgeSet]]:
+        """The lists of an edge type, and of its reverse where that is wanted."""
+        spec, ends = table.spec, (table.source, table.destination)
+        told = {
+            "edges": place,
+            "counts": [self._vertices[nodes.spec.type].count for nodes in ends],
+            "fields": [each.name for each in table.fields],
+        }
+        held_out = SPLITS[1:] if spec.split else ()
+        made = {spec.type: self._sort(spec.type, {**told, "reversed": False}, table, resolved, held_out)}
+        if spec.reverse_type:
+            made[spec.reverse_type] = self._sort(spec.reverse_type, {**told, "reversed": True}, table, resolved)
+        self._end(lists_step(spec), [path for task in resolved for path in _unsorted(task.folder / "spool")])
+        return made
+
+    def _sort(
+        self,
+        kind: EdgeType,
+        told: dict[str, Any],
+        table: EdgeTable,
+        resolved: list[Done],
+        held_out: Sequence[str] = (),
+    ) -> Callable[[], EdgeSet]:
+        step, target = f"{edge_key(kind)}: lists", edges_folder(self._target.folder, kind)
+        spools = [task.folder / "spool" for task in resolved]
+        if self._journal.state(f"{step}: sorted") is None:
+            given = [{**told, "spool": self._relative(spool)} for spool in spools]
+            count = sum(task.state["edges"] for task in resolved)
+            told |= self._decided(step, lambda: self._division(step, given, table, count))
+            divided = self._tasks(f"{step}: divided", "divide", [{**each, **told} for each in given])
+            told |= {"divided": [self._relative(task.folder) for task in divided], "spool": given[0]["spool"]}
+            numbers = range(len(told["groups"]))
+            self._tasks(f"{step}: ranges", "sort", [{**told, "number": number} for number in numbers])
+            counted = self._work / f"tasks/{file_name(f'{step}: counted')}"
+            self._end(f"{step}: sorted", [counted, *(task.folder for task in divided)])
+        ranges_ = range(len(self._journal.state(f"{step}, decided")["groups"]))
+        pieces = [self._work / f"tasks/{file_name(f'{step}: ranges')}/{number}" for number in ranges_]
+        fields = {each.name: target / f"field.{file_name(each.name)}.npy" for each in table.fields}
+        for path in (target / "indptr.npy", target / "indices.npy", *fields.values()):
+            self._copy(path, [piece / path.name for piece in pieces], sums=path.name == "indptr.npy")
+        apart = {name: target / f"held_out.{name}.npy" for name in held_out}
+        for path in apart.values():
+            self._copy(path, [spool / path.name for spool in spools])
+        categories = FieldWriters(table.fields, target).categories()
+        return lambda: EdgeSet(
+            open_array(target / "indptr.npy"),
+            open_array(target / "indices.npy"),
+            {name: open_array(path) for name, path in fields.items()},
+            {name: open_array(path) for name, path in apart.items()},
+            categories,
+        )
+
+    def _division(self, step: str, given: list[dict[str, Any]], table: EdgeTable, count: int) -> dict[str, Any]:
+        """Ranges of destinations whose edges fit into a task's memory."""
+        assert self._target.bound is not None, "tasks have a bound"
+        counted = self._tasks(f"{step}: counted", "count", given)
+        counts = np.sum([open_array(task.folder / "counts.npy") for task in counted], axis=0)
+        edges = _arrived(self._work / given[0]["spool"], given[0])
+        sorter = ListSorter(edges, table.spec.deduplicate, self._target, self._work, self._target.bound)
+        return sorter.division(counts, max(1, min(_RANGES, count // _RANGE_EDGES)))._asdict()
+
+    # Copies.
+
+    def _copy(self, target: Path, pieces: list[Path], sums: bool = False) -> None:
+        """Have a file be made of pieces; of `sums` each begins with a 0 that stands for the last of those before."""
+        self._copies.append((target, pieces, sums))
+
+    def _copy_all(self) -> None:
+        """Make room for all files, and copy their pieces to their places."""
+        batch: list[Any] = []
+        tasks, size = list[Task](), 0
+        for target, pieces, sums in self._copies:
+            for copy, bytes_ in self._placed(target, pieces, sums):
+                batch.append(copy)
+                size += bytes_
+                if size >= _COPIED_BYTES:
+                    tasks.append(Task(self._setting, "copy", "", {"copies": batch}))
+                    batch, size = [], 0
+        tasks.append(Task(self._setting, "copy", "", {"copies": batch}))
+        with self._target.progress.step("files", len(tasks), "tasks"):
+            for _ in self._mapped(run_task, tasks):
+                self._target.progress.advance(1)
+
+    def _placed(self, target: Path, pieces: list[Path], sums: bool) -> Iterator[tuple[Any, int]]:
+        """Make a file, and say where each piece goes."""
+        proofs = [self._journal.proof(self._relative(piece)) for piece in pieces]
+        kinds = {(proof.dtype, tuple(proof.shape[1:])) for proof in proofs}
+        if len(kinds) > 1:
+            raise PenstockError(
+                f"{target.stem} has values of different types or widths in different shards of its table: give all"
+                " files of the table the same types.",
+                code="shape-mismatch",
+            )
+        dtype, shape = kinds.pop()
+        rows = sum(proof.shape[0] - sums for proof in proofs) + sums
+        with ArrayWriter(target, np.dtype(dtype), shape) as writer:
+            writer.extend(rows)
+        start = total = 0
+        for piece, proof in zip(pieces, proofs, strict=True):
+            skip = int(sums and start > 0)
+            yield (
+                [self._relative(target), start, self._relative(piece), skip, total],
+                proof.shape[0] * np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64)),
+            )
+            start += proof.shape[0] - skip
+            total += int(open_array(piece)[-1]) if sums else 0
+
+
+@dataclass
+class _EndAnswers:
+    """What was answered about the ends of an edge table."""
+
+    ends: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By column, what a task needs to find the numbers of its ids."""
+    created: dict[str, list[int]] = field(default_factory=dict)
+    """By node type, how many vertices each shard creates."""
+    folders: list[Path] = field(default_factory=list)
+
+
+def _unsorted(spool: Path) -> Iterator[Path]:
+    """The files of a spool that are needed no more once its edges are sorted."""
+    for path in sorted(spool.glob("*.npy")):
+        if not path.name.startswith("held_out."):
+            yield path
