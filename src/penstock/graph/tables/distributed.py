@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple, TypeAlias
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, open_array, read_header, write_array, write_rows_at
+from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array, write_rows_at
 from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.folder import edges_folder, nodes_folder
@@ -40,7 +41,7 @@ from penstock.graph.tables.index import IdKind
 from penstock.graph.tables.journal import ImportJournal, Proof, piece_of, proof_of
 from penstock.graph.tables.lists import ArrivedEdges, Division, ListSorter, ListTarget, lists_step
 from penstock.graph.tables.nodes import MARKS, NodeTable
-from penstock.graph.tables.reader import Shard, Table
+from penstock.graph.tables.reader import Shard, Table, readable_columns
 from penstock.graph.tables.spec import Spec, read_spec
 from penstock.progress import SILENT
 from penstock.version import __version__
@@ -109,7 +110,8 @@ def run_task(task: Task) -> Result:
     attempt = folder.with_name(f"{folder.name}.{token_hex(6)}")
     try:
         attempt.mkdir()
-        state = function(_TaskContext(task, attempt))
+        with readable_columns(Path(task.setting.spec)):
+            state = function(_TaskContext(task, attempt))
         paths = sorted(attempt.rglob("*.npy"))
         files = {str(path.relative_to(attempt)): proof_of(ArrayWriter.existing(path)) for path in paths}
         try:
@@ -553,7 +555,7 @@ class DividedImport:
         assert self._target.bound is not None, "tasks have a bound"
         count = max(int(size * _SLACK) // self._target.bound.group_bytes + 1, min(_GROUPS, rows // _GROUP_ROWS))
         bounds = [BUCKETS * each // min(count, BUCKETS) for each in range(min(count, BUCKETS) + 1)]
-        return list(self._decided(step, lambda: [list(each) for each in zip(bounds[:-1], bounds[1:], strict=True)]))
+        return list(self._decided(step, lambda: [list(each) for each in pairwise(bounds)]))
 
     def _relative(self, path: Path) -> str:
         return str(path.relative_to(self._work))

@@ -280,7 +280,7 @@ class FieldWriters(ExitStack):
             field.rows(chunk)
 
     def try_on_first(self, table: Table, begin: bool = False) -> None:
-        """The same with the first chunk of the whole table, of which perhaps a shard is read; `begin` makes the files."""
+        """The same with the first chunk of the whole table, where perhaps a shard is read; `begin` makes the files."""
         shard, table.shard = table.shard, None
         try:
             with closing(table.chunks(set(roles_of(self._fields)) or set(table.roles))) as chunks:

@@ -2,8 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from penstock.graph.tables.fields import standardise_as, standardised
 from penstock.graph.tables.journal import ImportJournal, Resumption, Sources, empty
 from penstock.graph.tables.lists import ListTarget, known_lists, lists_step, write_spool
 from penstock.graph.tables.nodes import NodeTable
-from penstock.graph.tables.reader import Table, TableChunk
+from penstock.graph.tables.reader import Table, TableChunk, readable_columns
 from penstock.graph.tables.spec import Spec, read_spec
 from penstock.memory import anonymous_mb
 from penstock.progress import SILENT, Progress
@@ -75,7 +74,7 @@ def run_import(
     bound = None if memory_gb is None else MemoryBound(memory_gb)
     check_target(out, force)
     work = lasting_name(out)
-    with _readable_columns(spec_path):
+    with readable_columns(spec_path):
         import_ = _Import(spec, spec_path.parent, work / "new", work / "spool", bound)
         if mapped is not None and memory_gb is not None:
             import_.divide(Setting(str(spec_path.resolve()), str(work), memory_gb), mapped)
@@ -85,7 +84,7 @@ def run_import(
         return not journal.is_empty and not (isinstance(error, PenstockError) and error.code not in _PASSING)
 
     try:
-        with lasting_folder(out, force, keeps), _readable_columns(spec_path):
+        with lasting_folder(out, force, keeps), readable_columns(spec_path):
             resumed = _resumed(journal, work, import_.sources(spec_path), out, progress)
             import_.build(journal, progress)
     except KeyboardInterrupt as interrupt:
@@ -111,18 +110,6 @@ def _resumed(journal: ImportJournal, work: Path, sources: Sources, out: Path, pr
     elif problem:
         progress.note(f"{out}: the import that was stopped begins anew, because {problem}.")
     return resumed
-
-
-@contextmanager
-def _readable_columns(spec_path: Path) -> Iterator[None]:
-    """Errors of Arrow about a table's columns become a sentence."""
-    try:
-        yield
-    except pa.ArrowException as error:
-        problem = str(error).split("\n")[0].rstrip(".")
-        raise PenstockError(
-            f"A column of {spec_path}'s tables cannot be read as asked ({problem}).", code="wrong-type"
-        ) from error
 
 
 _VERTICES = "vertices"
@@ -247,7 +234,7 @@ def append_tables(graph: str | Path, spec_path: str | Path, progress: Progress =
     the node types in the spec, and the new edges.
     """
     spec_path = Path(spec_path)
-    with growing(Path(graph)) as held, _readable_columns(spec_path):
+    with growing(Path(graph)) as held, readable_columns(spec_path):
         known = held.graph
         spec = _as_imported(read_spec(spec_path), known)
         nodes = {

@@ -139,7 +139,7 @@ class NodeTable:
         for chunk in learn_fields([], self.table, {str(self.spec.id)}, progress):
             self._add_rows(chunk)
         places = [(first, self.table.files.index(file), start) for first, file, start in self._places]
-        return [place for before, place in zip([None, *places], places) if before is None or before[1] != place[1]]
+        return [place for n, place in enumerate(places) if n == 0 or places[n - 1][1] != place[1]]
 
     def place_shards(self, places: Iterable[tuple[int, int, int]]) -> None:
         """Where the rows of all shards lie: the number of the first, and its file and row."""

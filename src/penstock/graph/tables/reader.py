@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -313,6 +314,18 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
     return pa.float32() if kinds.is_float16(kind) else kind
 
 
+@contextmanager
+def readable_columns(spec_path: Path) -> Iterator[None]:
+    """Errors of Arrow about a table's columns become a sentence."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        problem = str(error).split("\n")[0].rstrip(".")
+        raise PenstockError(
+            f"A column of {spec_path}'s tables cannot be read as asked ({problem}).", code="wrong-type"
+        ) from error
+
+
 _SAMPLE_BYTES = 4 << 20
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -408,7 +421,7 @@ class Table:
             raise self._empty(self.files[0])
 
     def shards(self, rows: int) -> list[Shard]:
-        """Shards of at least so many rows: whole files, or whole row groups of Parquet files; the last may have fewer."""
+        """Shards of at least so many rows, of whole files or row groups of Parquet files; the last may have fewer."""
         found: list[Shard] = []
         begin, held = (0, 0), 0
         for number, file in enumerate(self.files):
