@@ -134,14 +134,17 @@ class _TaskContext:
         self.bound = MemoryBound(task.setting.memory_gb)
         self.spec: Spec = read_spec(self._spec_path)
 
-    def nodes(self, name: str, target: Path) -> NodeTable:
-        """A node type whose arrays are written to a folder."""
-        spec = next(each for each in self.spec.nodes if each.type == name)
-        nodes = NodeTable(spec, self._spec_path.parent, target, target, self.bound)
+    def nodes(self) -> NodeTable:
+        """The node type of the task, whose arrays are written to its folder."""
+        nodes = self._nodes(self.given["type"], self.folder)
         _use_learned(nodes.fields, self.given.get("learned"))
-        if nodes.table is not None:
-            nodes.table.shard = _shard(self.given.get("shard"))
+        assert nodes.table is not None, "only a table is divided into shards"
+        nodes.table.shard = _shard(self.given.get("shard"))
         return nodes
+
+    def _nodes(self, name: str, target: Path) -> NodeTable:
+        spec = next(each for each in self.spec.nodes if each.type == name)
+        return NodeTable(spec, self._spec_path.parent, target, target, self.bound)
 
     def edges(self) -> EdgeTable:
         """The edge type of the task, between node types of which it knows the kinds of ids and their numbers."""
@@ -150,7 +153,7 @@ class _TaskContext:
         made: dict[str, NodeTable] = {}
         for name in ends:
             about = self.given["types"][name]
-            made[name] = nodes = self.nodes(name, _ids_folder(self.folder, name))
+            made[name] = nodes = self._nodes(name, _ids_folder(self.folder, name))
             nodes.know(about["kind"], about["count"], about["elsewhere"])
             if about["first"] is not None:
                 nodes.begin_shard(about["kind"], about["first"])
@@ -188,8 +191,7 @@ def _use_learned(fields: Sequence[Any], learned: Sequence[Any] | None) -> None:
 
 def _number(task: _TaskContext) -> Any:
     """The ids of a shard of a node table, divided by their hashes."""
-    name = task.given["type"]
-    nodes = task.nodes(name, _ids_folder(task.folder, name))
+    nodes = task.nodes()
     index = nodes.begin_shard(task.given["kind"], 0)
     with closing(nodes):
         places = nodes.number_shard(SILENT)
@@ -206,7 +208,7 @@ def _check(task: _TaskContext) -> Any:
 def _learn(task: _TaskContext) -> Any:
     """What the fields of a table need to see of all its rows: read from the first to the last, as on one machine."""
     name = task.given.get("type")
-    made = task.edges() if name is None else task.nodes(name, task.folder)
+    made = task.edges() if name is None else task.nodes()
     assert made.table is not None, "only a table has fields that learn"
     # The same columns as there, since they decide how many rows are read at once, and by that how sums are rounded.
     columns = set[str]() if name is None else {str(made.spec.id)}
@@ -217,14 +219,14 @@ def _learn(task: _TaskContext) -> Any:
 
 def _write_fields(task: _TaskContext) -> Any:
     """The fields of a shard of a node table."""
-    nodes = task.nodes(task.given["type"], task.folder)
+    nodes = task.nodes()
     with closing(nodes):
         nodes.write_shard(SILENT)
 
 
 def _write_rest(task: _TaskContext) -> Any:
     """The fields of the vertices that edges have created, and the splits."""
-    nodes = task.nodes(task.given["type"], task.folder)
+    nodes = task.nodes()
     marks = [task.work / each for each in task.given["marks"]]
     return nodes.write_rest(marks, task.given["rows"], task.given["created"])
 
@@ -572,7 +574,7 @@ class DividedImport:
         places = []
         for task in done:
             places += [(each.count + first, file, start) for first, file, start in task.state["places"]]
-            each.add(self._relative(_ids_folder(task.folder, name)), task.state)
+            each.add(self._relative(task.folder), task.state)
         table.check_rows(each.count)
         nodes.place_shards(places)
         if not (each.kind == "integer" and each.counting):
