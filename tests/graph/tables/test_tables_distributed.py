@@ -2,6 +2,12 @@
 
 import hashlib
 import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tables_workbench import FOLLOWS, USERS, Workbench
+from typer.testing import CliRunner
 
+from penstock.cli.data import data
+from penstock.cluster.launch.ray_cluster import ray_tasks
 from penstock.graph import Graph
 from penstock.graph.data import SPLITS
 from penstock.graph.tables import bucket_files, distributed, import_tables, importer, reader
@@ -47,7 +56,12 @@ SPECS = {
     "both create": ([SPLIT, TAG], [{**HAS, "dangling": "create"}, LIKES]),
 }
 KINDS = ("strings", "integers", "counting")
-QUICK = {("strings", "several types"), ("integers", "only edges"), ("counting", "held out"), ("counting", "both create")}
+QUICK = {
+    ("strings", "several types"),
+    ("integers", "only edges"),
+    ("counting", "held out"),
+    ("counting", "both create"),
+}
 
 
 class SmallBound(bucket_files.MemoryBound):
@@ -112,8 +126,8 @@ def _digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def _divided(spec: Path, out: Path, mapped=map, progress: Progress | None = None) -> Graph:
-    return run_import(spec, out, False, progress or Progress(), TOTAL / 1e9, mapped)[0]
+def _divided(spec: Path, out: Path, mapped=map, progress: Progress | None = None, memory_gb=TOTAL / 1e9) -> Graph:
+    return run_import(spec, out, False, progress or Progress(), memory_gb, mapped)[0]
 
 
 @pytest.mark.parametrize(
@@ -262,3 +276,102 @@ def test_a_node_that_does_not_see_the_folders_says_so(tmp_path: Path) -> None:
         run_task(Task(setting, "number", "tasks/0", {}))
     with refused("unsupported-combination 0.0.0"):
         run_task(Task(Setting(setting.spec, setting.work, 1.0, "0.0.0"), "number", "tasks/0", {}))
+
+
+# The same on the nodes of a Ray cluster.
+
+QUICK_LOSS = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 4,
+}
+"""Ray notices a lost node after seconds."""
+NODE = {"num_cpus": 1, "memory": 2_500_000_000, "object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def ray_nodes():
+    """A Ray cluster of two nodes of this host."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        # Ray's own, about files it has not closed.
+        warnings.simplefilter("ignore")
+        head = {**NODE, "include_dashboard": False, "_system_config": QUICK_LOSS}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster.add_node(**NODE)
+        cluster.wait_for_nodes(60)
+        yield cluster
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_an_import_on_ray_is_that_of_one_machine(bench: Workbench, ray_nodes) -> None:
+    _tables(bench, "strings")
+    spec = bench.spec(*SPECS["several types"])
+    import_tables(spec, bench.out)
+    told = [str(spec), "--out", str(bench.folder / "ray"), "--ray", ray_nodes.address, "--memory-gb"]
+    result = CliRunner().invoke(data, ["import", *told, "1", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["edges"] == Graph.open(bench.out).num_edges
+    assert _digests(bench.folder / "ray") == _digests(bench.out)
+    refusal = CliRunner().invoke(data, ["import", *told, "2000", "--force"])
+    assert "--memory-gb" in str(refusal.exception) and "2000 GB" in str(refusal.exception)
+
+
+KILLED = """
+import os, signal, sys
+from penstock.cluster.launch.ray_cluster import ray_tasks
+from penstock.graph.tables import distributed
+from penstock.graph.tables.importer import run_import
+
+done = []
+for name in ("_LEAST_ROWS", "_GROUP_ROWS", "_RANGE_EDGES"):
+    setattr(distributed, name, 500)
+with ray_tasks(sys.argv[3], 1.0) as mapped:
+    def killing(function, tasks):
+        for result in mapped(function, tasks):
+            yield result
+            done.append(result)
+            if len(done) == 30:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    run_import(sys.argv[1], sys.argv[2], memory_gb=1.0, mapped=killing)
+"""
+
+
+@pytest.mark.long
+def test_a_driver_that_is_killed_is_gone_on_with(bench: Workbench, ray_nodes) -> None:
+    _tables(bench, "strings")
+    spec, notes = bench.spec(*SPECS["several types"]), Notes()
+    import_tables(spec, bench.out)
+    command = [sys.executable, "-c", KILLED, str(spec), str(bench.folder / "ray"), ray_nodes.address]
+    assert subprocess.run(command, env=os.environ, timeout=300).returncode == -signal.SIGKILL
+    with ray_tasks(ray_nodes.address, 1.0) as mapped:
+        _divided(spec, bench.folder / "ray", mapped, notes, memory_gb=1.0)
+    assert _digests(bench.folder / "ray") == _digests(bench.out)
+    assert "goes on after" in notes.notes[0]
+
+
+@pytest.mark.long
+def test_a_node_that_is_lost_changes_nothing(bench: Workbench, ray_nodes) -> None:
+    """The last test: one node is left."""
+    _tables(bench, "strings")
+    spec = bench.spec(*SPECS["several types"])
+    import_tables(spec, bench.out)
+    done = []
+    with ray_tasks(ray_nodes.address, 1.0) as mapped:
+
+        def losing(function, tasks):
+            for result in mapped(function, tasks):
+                done.append(result)
+                if len(done) == 10:
+                    (other,) = ray_nodes.worker_nodes
+                    ray_nodes.remove_node(other, allow_graceful=False)
+                yield result
+
+        _divided(spec, bench.folder / "ray", losing, memory_gb=1.0)
+    assert not ray_nodes.worker_nodes
+    assert _digests(bench.folder / "ray") == _digests(bench.out)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -399,7 +399,9 @@ def ray_tasks(address: str, memory_gb: float) -> Iterator[Map]:
                 code="infeasible",
             )
         cores = int(sum(node.cores for node in fitting))
-        yield lambda function, tasks: ray.call(function, tasks, int(memory_gb * 1e9), _AHEAD * cores)
+        # Ray prints what it has to say of lost nodes where a command prints its answer.
+        with redirect_stdout(sys.stderr):
+            yield lambda function, tasks: ray.call(function, tasks, int(memory_gb * 1e9), _AHEAD * cores)
     finally:
         ray.close()
 
