@@ -21,9 +21,9 @@ from penstock.cli.data import data
 from penstock.cluster.launch.ray_cluster import ray_tasks
 from penstock.graph import Graph
 from penstock.graph.data import SPLITS
-from penstock.graph.tables import bucket_files, distributed, import_tables, importer, reader
-from penstock.graph.tables.distributed import Setting, Task, run_task
+from penstock.graph.tables import bucket_files, distributed, import_tables, importer, reader, shard_tasks
 from penstock.graph.tables.importer import run_import
+from penstock.graph.tables.shard_tasks import Setting, Task, run_task
 from penstock.progress import Progress
 from refusals import refused
 
@@ -89,7 +89,7 @@ class Notes(Progress):
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> None:
     """Shards, groups and ranges of a few hundred rows."""
-    for module in (importer, distributed):
+    for module in (importer, shard_tasks):
         monkeypatch.setattr(module, "MemoryBound", lambda gb: SmallBound(int(gb * 1e9)))
     for name in ("_LEAST_ROWS", "_GROUP_ROWS", "_RANGE_EDGES"):
         monkeypatch.setattr(distributed, name, 500)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from penstock.cluster.launch.local import LocalProcess, started_here
 from penstock.cluster.layout import Layout, TaskSpec, read_setup
 from penstock.errors import Code, PenstockError
-from penstock.graph.tables.distributed import Map
+from penstock.graph.tables.shard_tasks import Map
 from penstock.hardware.cluster import LOOPBACK, ClusterDocument, Machine, RayOptions
 
 # Which node of a Ray cluster is which machine, and the resources that a task requests.

@@ -22,13 +22,14 @@ from penstock.graph.schema import EdgeType, NodeInfo, SegmentInfo, edge_key
 from penstock.graph.segments import Addition, growing
 from penstock.graph.tables.bucket_files import READING_MB, MemoryBound
 from penstock.graph.tables.columns import Field
-from penstock.graph.tables.distributed import DividedImport, Map, Setting, refuse_for_tasks
+from penstock.graph.tables.distributed import DividedImport, refuse_for_tasks
 from penstock.graph.tables.edges import EdgeTable, Spool
 from penstock.graph.tables.fields import standardise_as, standardised
 from penstock.graph.tables.journal import ImportJournal, Resumption, Sources, empty
 from penstock.graph.tables.lists import ListTarget, known_lists, lists_step, write_spool
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import Table, TableChunk, readable_columns
+from penstock.graph.tables.shard_tasks import Map, Setting
 from penstock.graph.tables.spec import Spec, read_spec
 from penstock.memory import anonymous_mb
 from penstock.progress import SILENT, Progress
