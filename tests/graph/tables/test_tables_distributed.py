@@ -23,7 +23,7 @@ from penstock.graph import Graph
 from penstock.graph.data import SPLITS
 from penstock.graph.tables import bucket_files, distributed, import_tables, importer, reader, shard_tasks
 from penstock.graph.tables.importer import run_import
-from penstock.graph.tables.shard_tasks import Setting, Task, run_task
+from penstock.graph.tables.shard_tasks import Setting, ShardTask, run_task
 from penstock.progress import Progress
 from refusals import refused
 
@@ -146,7 +146,7 @@ def test_the_graph_is_that_of_one_machine(bench: Workbench, kind, name) -> None:
 
     def last_first(function, tasks):
         """The tasks of a step in another order; each knows only what it was told, as text would carry it."""
-        tasks = [Task(each.setting, each.function, each.folder, _as_text(each.given)) for each in tasks]
+        tasks = [ShardTask(each.setting, each.function, each.folder, _as_text(each.given)) for each in tasks]
         ran.extend(each.function for each in tasks)
         return reversed([function(each) for each in reversed(tasks)])
 
@@ -273,9 +273,9 @@ def test_relations_of_a_column_are_refused_before_anything_is_written(bench: Wor
 def test_a_node_that_does_not_see_the_folders_says_so(tmp_path: Path) -> None:
     setting = Setting(str(tmp_path / "spec.yaml"), str(tmp_path / "work"), 1.0)
     with refused("file-not-found share --out"):
-        run_task(Task(setting, "number", "tasks/0", {}))
+        run_task(ShardTask(setting, "number", "tasks/0", {}))
     with refused("unsupported-combination 0.0.0"):
-        run_task(Task(Setting(setting.spec, setting.work, 1.0, "0.0.0"), "number", "tasks/0", {}))
+        run_task(ShardTask(Setting(setting.spec, setting.work, 1.0, "0.0.0"), "number", "tasks/0", {}))
 
 
 # The same on the nodes of a Ray cluster.
@@ -286,7 +286,7 @@ QUICK_LOSS = {
     "health_check_failure_threshold": 4,
 }
 """Ray notices a lost node after seconds."""
-NODE = {"num_cpus": 1, "memory": 2_500_000_000, "object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1"}
+NODE = {"num_cpus": 1, "memory": 2_500_000_000, "object_store_memory": 80 << 20}
 
 
 @pytest.fixture(scope="module")

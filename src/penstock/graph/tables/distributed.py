@@ -1,8 +1,9 @@
-"""An import whose steps are divided into tasks, see `shard_tasks`; how they are run, here or on other nodes, is not said.
+"""An import whose steps are divided into tasks (`shard_tasks`); whoever calls it says who runs them.
 
-Each task writes pieces of the graph's files, which the last step copies to their places. The numbers of vertices and the
-order of edges are those that one process would give, so the graph is the same to the byte. What a task has answered and
-the checksums of its files are noted in the import's journal; nothing here is as long as there are vertices or edges.
+Each task writes pieces of the graph's files, which the last step copies to their places. The numbers of vertices and
+the order of edges are those that one process would give, so the graph is the same to the byte. What a task has
+answered and the checksums of its files are noted in the import's journal; nothing here is as long as there are vertices
+or edges.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from penstock.graph.tables.journal import piece_of
 from penstock.graph.tables.lists import ListSorter, ListTarget, lists_step
 from penstock.graph.tables.nodes import MARKS, NodeTable
 from penstock.graph.tables.reader import Shard, Table
-from penstock.graph.tables.shard_tasks import Map, Setting, Task, arrived, ids_folder, run_task, use_learned
+from penstock.graph.tables.shard_tasks import Map, Setting, ShardTask, arrived, ids_folder, run_task, use_learned
 from penstock.graph.tables.spec import Spec
 
 
@@ -134,7 +135,7 @@ class DividedImport:
         folders = [f"tasks/{file_name(step)}/{number}" for number in range(len(given))]
         names = [piece_of(step, number) for number in range(len(given))]
         missing = [number for number, name in enumerate(names) if self._journal.state(name) is None]
-        tasks = [Task(self._setting, function, folders[number], given[number]) for number in missing]
+        tasks = [ShardTask(self._setting, function, folders[number], given[number]) for number in missing]
         with self._target.progress.step(step, len(given), "tasks"):
             self._target.progress.advance(len(given) - len(tasks))
             for number, result in zip(missing, self._mapped(run_task, tasks), strict=True):
@@ -434,15 +435,15 @@ class DividedImport:
     def _copy_all(self) -> None:
         """Make room for all files, and copy their pieces to their places."""
         batch: list[Any] = []
-        tasks, size = list[Task](), 0
+        tasks, size = list[ShardTask](), 0
         for target, pieces, sums in self._copies:
             for copy, bytes_ in self._placed(target, pieces, sums):
                 batch.append(copy)
                 size += bytes_
                 if size >= _COPIED_BYTES:
-                    tasks.append(Task(self._setting, "copy", "", {"copies": batch}))
+                    tasks.append(ShardTask(self._setting, "copy", "", {"copies": batch}))
                     batch, size = [], 0
-        tasks.append(Task(self._setting, "copy", "", {"copies": batch}))
+        tasks.append(ShardTask(self._setting, "copy", "", {"copies": batch}))
         with self._target.progress.step("files", len(tasks), "tasks"):
             for _ in self._mapped(run_task, tasks):
                 self._target.progress.advance(1)

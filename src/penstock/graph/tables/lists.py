@@ -265,7 +265,7 @@ class _Run:
     sources: tuple[int, int]
 
 
-class Division(NamedTuple):
+class ListDivision(NamedTuple):
     """Ranges of `1 << shift` vertices each, in groups of consecutive ones: from the first to before the last."""
 
     groups: list[tuple[int, int]]
@@ -326,16 +326,16 @@ class ListSorter:
         """How many of the edges end in each range of destinations."""
         return self._counts(self._all_edges(), by_row=True)[0]
 
-    def division(self, counts: Array, least: int) -> Division:
+    def division(self, counts: Array, least: int) -> ListDivision:
         """Groups of ranges that fit into memory, and at least so many where that is possible."""
         cells = counts * self._edge_bytes + (_ROW_BYTES << (shift := self._shift(self._edges.num_destinations)))
-        return Division(groups_of(cells, min(self._most, int(cells.sum()) // least)), shift)
+        return ListDivision(groups_of(cells, min(self._most, int(cells.sum()) // least)), shift)
 
-    def divide(self, division: Division) -> None:
+    def divide(self, division: ListDivision) -> None:
         """Write the edges to the work folder, divided."""
         self._written(self._all_edges(), division, by_row=True)
 
-    def write_range(self, folders: Sequence[Path], division: Division, number: int) -> None:
+    def write_range(self, folders: Sequence[Path], division: ListDivision, number: int) -> None:
         """Write the lists of one group of ranges; the work folders of all shards have its edges."""
         shards = [self._known_file(folder / "1", len(division.groups)) for folder in folders]
 
@@ -360,7 +360,7 @@ class ListSorter:
             self._sort(run)
             return
         if state is not None:
-            division = Division(state["groups"], state["shift"])
+            division = ListDivision(state["groups"], state["shift"])
             self._divided += 1
             file = self._file(len(division.groups), known=True)
         else:
@@ -410,11 +410,11 @@ class ListSorter:
         yield from self._parts(run, division, file, by_row)
         file.remove()
 
-    def _division(self, run: _Run, by_row: bool) -> Division:
+    def _division(self, run: _Run, by_row: bool) -> ListDivision:
         """Ranges of about equally many edges."""
         counts, shift = self._counts(run, by_row)
         most = self._most - _ROW_BYTES * (not by_row)
-        return Division(groups_of(counts * self._edge_bytes + (_ROW_BYTES << shift) * by_row, most), shift)
+        return ListDivision(groups_of(counts * self._edge_bytes + (_ROW_BYTES << shift) * by_row, most), shift)
 
     def _counts(self, run: _Run, by_row: bool) -> tuple[Array, int]:
         """The edges of ranges of `1 << shift` vertices each, and the shift."""
@@ -428,7 +428,7 @@ class ListSorter:
     def _shift(self, vertices: int) -> int:
         return max(0, (vertices - 1).bit_length() - _CELLS.bit_length() + 1)
 
-    def _parts(self, run: _Run, division: Division, file: BucketFile, by_row: bool) -> Iterator[_Run]:
+    def _parts(self, run: _Run, division: ListDivision, file: BucketFile, by_row: bool) -> Iterator[_Run]:
         """The edges of each range, from the file they were divided into."""
         low, high = run.rows if by_row else run.sources
         sizes = file.counts()
@@ -450,7 +450,7 @@ class ListSorter:
         kinds = {name: (values.dtype, values.shape[1:]) for name, values in self._fields.items()}
         return {"sources": (dtype, ()), "destinations": (dtype, ()), **{f"field.{n}": k for n, k in kinds.items()}}
 
-    def _written(self, run: _Run, division: Division, by_row: bool) -> BucketFile:
+    def _written(self, run: _Run, division: ListDivision, by_row: bool) -> BucketFile:
         """The edges of a run, divided into a file of buckets."""
         low, groups = (run.rows if by_row else run.sources)[0], division.groups
         group_of = np.repeat(np.arange(len(groups)), [last - first for first, last in groups])

@@ -32,7 +32,7 @@ from penstock.graph.tables.disk_index import (
 from penstock.graph.tables.edges import LOST, EdgeTable, write_lost
 from penstock.graph.tables.fields import learn_fields
 from penstock.graph.tables.journal import ImportJournal, Proof, proof_of
-from penstock.graph.tables.lists import ArrivedEdges, Division, ListSorter, ListTarget
+from penstock.graph.tables.lists import ArrivedEdges, ListDivision, ListSorter, ListTarget
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import Shard, readable_columns
 from penstock.graph.tables.spec import Spec, read_spec
@@ -52,7 +52,7 @@ class Setting:
     version: str = __version__
 
 
-class Task(NamedTuple):
+class ShardTask(NamedTuple):
     """A function of this file, the folder that it writes, relative to the import's, and what else it is told."""
 
     setting: Setting
@@ -61,18 +61,18 @@ class Task(NamedTuple):
     given: dict[str, Any]
 
 
-class Result(NamedTuple):
+class TaskResult(NamedTuple):
     """What a task answers, as JSON has it, and proofs of the files that it has written."""
 
     state: Any
     files: dict[str, Proof]
 
 
-Map: TypeAlias = Callable[[Callable[[Task], Result], Iterable[Task]], Iterator[Result]]
+Map: TypeAlias = Callable[[Callable[[ShardTask], TaskResult], Iterable[ShardTask]], Iterator[TaskResult]]
 """Calls a function for each task, here or elsewhere, and gives the results in the order of the tasks."""
 
 
-def run_task(task: Task) -> Result:
+def run_task(task: ShardTask) -> TaskResult:
     """Run a task. Where it is run twice, because its process was lost or seemed to be, one of the folders is kept."""
     work = Path(task.setting.work)
     if task.setting.version != __version__:
@@ -90,7 +90,7 @@ def run_task(task: Task) -> Result:
         )
     function: Callable[[_TaskContext], Any] = _FUNCTIONS[task.function]
     if not task.folder:
-        return Result(function(_TaskContext(task, work)), {})
+        return TaskResult(function(_TaskContext(task, work)), {})
     folder = work / task.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     attempt = folder.with_name(f"{folder.name}.{token_hex(6)}")
@@ -108,13 +108,13 @@ def run_task(task: Task) -> Result:
                 raise
     finally:
         shutil.rmtree(attempt, ignore_errors=True)
-    return Result(state, {f"{task.folder}/{name}": proof for name, proof in files.items()})
+    return TaskResult(state, {f"{task.folder}/{name}": proof for name, proof in files.items()})
 
 
 class _TaskContext:
     """A task while it runs: what it was told, and the tables as it sees them."""
 
-    def __init__(self, task: Task, folder: Path) -> None:
+    def __init__(self, task: ShardTask, folder: Path) -> None:
         self.folder, self.given = folder, task.given
         self.work, self._spec_path = Path(task.setting.work), Path(task.setting.spec)
         self.bound = MemoryBound(task.setting.memory_gb)
@@ -383,8 +383,8 @@ def _sort(task: _TaskContext) -> Any:
     shutil.rmtree(task.folder / "divided", ignore_errors=True)
 
 
-def _division(given: Mapping[str, Any]) -> Division:
-    return Division([tuple(group) for group in given["groups"]], given["shift"])
+def _division(given: Mapping[str, Any]) -> ListDivision:
+    return ListDivision([tuple(group) for group in given["groups"]], given["shift"])
 
 
 # The last task: pieces are copied to their places in the graph's files.
