@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from penstock.partition.problem import (
     whole_of,
 )
 from penstock.partition.refine import balanced, check_table, filled, repaired
-from penstock.partition.writer import PartWriter, Relabelling, relabel
+from penstock.partition.writer import PartWriter, Relabelling, relabel, write_parts
 from penstock.progress import SILENT, Progress
 
 # The second level: every part's vertices divided among its trainers. This is only a labelling; nothing is stored twice.
@@ -229,8 +230,9 @@ def cut(
     force: bool = False,
     threads: int | None = None,
     progress: Progress = SILENT,
+    mapped: Any = None,
 ) -> Partition:
-    """Assign, split for trainers, relabel and write."""
+    """Assign, split for trainers, relabel and write; with `mapped` (a `map`) by a call of its for each part."""
     folder = Path(folder)
     check_target(folder, force)
     if graph.path is not None and folder.resolve() == graph.path.resolve():
@@ -239,7 +241,7 @@ def cut(
         )
     assigned = assign(graph, how, threads, progress)
     trainer = assign_trainers(assigned.problem, assigned.assignment, how.trainers)
-    return write_partition(assigned, trainer, folder, force)
+    return write_partition(assigned, trainer, folder, force, mapped)
 
 
 def uncut(graph: Graph, folder: Path) -> Partition:
@@ -314,8 +316,10 @@ def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progres
     return Assigned(how, why, problem, assignment, metrics)
 
 
-def write_partition(assigned: Assigned, trainer: Array, folder: Path, force: bool = False) -> Partition:
-    """The partition folder of an assignment, streamed part by part."""
+def write_partition(
+    assigned: Assigned, trainer: Array, folder: Path, force: bool = False, mapped: Any = None
+) -> Partition:
+    """The partition folder of an assignment, streamed part by part, or as `mapped` calls for each of them."""
     problem, how = assigned.problem, assigned.how
     graph = problem.whole.graph
     maps = relabel(problem.whole, assigned.assignment, trainer, how.parts, how.trainers)
@@ -324,8 +328,12 @@ def write_partition(assigned: Assigned, trainer: Array, folder: Path, force: boo
             for relabelling in maps.values():
                 originals.append(relabelling.original)
         with problem.progress.step("writing parts", graph.num_edges, "edges"):
-            writer = PartWriter(graph, maps, how.trainers, problem.threads, problem.progress)
-            written = [writer.write(part, part_folder(temporary, part)) for part in range(how.parts)]
+            if mapped is None:
+                writer = PartWriter(graph, maps, how.trainers, problem.threads, problem.progress)
+                written = [writer.write(part, part_folder(temporary, part)) for part in range(how.parts)]
+            else:
+                names = [part_folder(temporary, part).name for part in range(how.parts)]
+                written = write_parts(graph, maps, how.trainers, temporary, names, mapped)
         shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
         document = _document(assigned, maps, written, shares)
         write_new(temporary / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")

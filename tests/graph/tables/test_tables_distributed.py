@@ -18,6 +18,7 @@ from tables_workbench import FOLLOWS, USERS, Workbench
 from typer.testing import CliRunner
 
 from penstock.cli.data import data
+from penstock.cli.main import app
 from penstock.cluster.launch.ray_cluster import ray_tasks
 from penstock.graph import Graph
 from penstock.graph.data import SPLITS
@@ -317,6 +318,12 @@ def test_an_import_on_ray_is_that_of_one_machine(bench: Workbench, ray_nodes) ->
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["edges"] == Graph.open(bench.out).num_edges
     assert _digests(bench.folder / "ray") == _digests(bench.out)
+    # The parts of a graph are written by tasks too.
+    for name, more in (("here", []), ("parts", ["--ray", ray_nodes.address])):
+        cutting = ["partition", str(bench.out), "--parts", "3", "--method", "random", "--out", str(bench.folder / name)]
+        cut = CliRunner().invoke(app, [*cutting, *more])
+        assert cut.exit_code == 0, cut.output
+    assert _digests(bench.folder / "parts") == _digests(bench.folder / "here")
     refusal = CliRunner().invoke(data, ["import", *told, "2000", "--force"])
     assert "--memory-gb" in str(refusal.exception) and "2000 GB" in str(refusal.exception)
 

@@ -284,7 +284,7 @@ class RayCluster:
 
     def call(self, function: Callable[[Any], Any], given: Iterable[Any], memory: int, ahead: int) -> Iterator[Any]:
         """The results of a function for each of the given in order; Ray runs it on any node, so many `ahead`."""
-        call = self._ray.remote(_answered).options(num_cpus=1, memory=memory, max_retries=_RETRIES)
+        call = self._ray.remote(_answered).options(num_cpus=1, memory=memory or None, max_retries=_RETRIES)
         rest, waiting = iter(given), deque[Any]()
         try:
             while True:
@@ -387,7 +387,7 @@ class _Refusal:
 
 
 @contextmanager
-def ray_tasks(address: str, memory_gb: float) -> Iterator[Map]:
+def ray_tasks(address: str, memory_gb: float = 0.0) -> Iterator[Map]:
     """Tasks that run on the nodes of a running Ray cluster, each with a core and so much memory."""
     ray = join(RayOptions(address=address))
     try:

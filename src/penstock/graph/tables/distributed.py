@@ -179,7 +179,7 @@ class DividedImport:
         with closing(table.chunks({str(nodes.spec.id)})) as chunks:
             nodes.ids_of(next(chunks), str(nodes.spec.id))
         shards = self._shards(f"{name}: rows", table)
-        told = {"type": name, "kind": each.kind}
+        told: dict[str, Any] = {"type": name, "kind": each.kind}
         done = self._tasks(step, "number", [{**told, "shard": shard} for shard in shards])
         places = []
         for task in done:
@@ -319,7 +319,7 @@ class DividedImport:
             files = [self._relative(task.folder / str(columns.index(column))) for task in asked]
             size, rows = (sum(task.state[column][what] for task in asked) for what in ("size", "rows"))
             groups = self._groups(step, each.size + size * creates, rows)
-            told = {"kind": each.kind, "known": each.known, "asked": files, "creates": creates}
+            told: dict[str, Any] = {"kind": each.kind, "known": each.known, "asked": files, "creates": creates}
             told["lost"] = lost if creates else [None] * len(files)
             answered = self._tasks(step, "answer", [{**told, "group": group} for group in groups])
             end = {"kind": each.kind, "groups": groups, "asked": files}

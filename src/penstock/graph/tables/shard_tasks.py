@@ -68,7 +68,7 @@ class TaskResult(NamedTuple):
     files: dict[str, Proof]
 
 
-Map: TypeAlias = Callable[[Callable[[ShardTask], TaskResult], Iterable[ShardTask]], Iterator[TaskResult]]
+Map: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """Calls a function for each task, here or elsewhere, and gives the results in the order of the tasks."""
 
 
@@ -193,11 +193,10 @@ def _check(task: _TaskContext) -> Any:
 
 def _learn(task: _TaskContext) -> Any:
     """What the fields of a table need to see of all its rows: read from the first to the last, as on one machine."""
-    name = task.given.get("type")
-    made = task.edges() if name is None else task.nodes()
+    made = task.nodes() if "type" in task.given else task.edges()
     assert made.table is not None, "only a table has fields that learn"
     # The same columns as there, since they decide how many rows are read at once, and by that how sums are rounded.
-    columns = set[str]() if name is None else {str(made.spec.id)}
+    columns = {str(made.spec.id)} if isinstance(made, NodeTable) else set[str]()
     for _ in learn_fields(made.fields, made.table, columns, SILENT):
         pass
     return [each.learned() for each in made.fields if each.learns]
@@ -355,11 +354,12 @@ def _sorter(task: _TaskContext) -> ListSorter:
 
 def arrived(spool: Path, given: Mapping[str, Any]) -> ArrivedEdges:
     """The edges of a shard, as they are or reversed."""
-    rows = spool / "rows.npy"
+    rows, (num_sources, num_destinations) = spool / "rows.npy", given["counts"]
     edges = ArrivedEdges(
         open_array(spool / "sources.npy"),
         open_array(spool / "destinations.npy"),
-        *given["counts"],
+        num_sources,
+        num_destinations,
         {name: open_array(spool / f"field.{file_name(name)}.npy") for name in given["fields"]},
         open_array(rows) if rows.exists() else None,
     )
