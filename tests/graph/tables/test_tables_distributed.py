@@ -18,13 +18,13 @@ from tables_workbench import FOLLOWS, USERS, Workbench
 from typer.testing import CliRunner
 
 from penstock.cli.data import data
-from penstock.cli.main import app
 from penstock.cluster.launch.ray_cluster import ray_tasks
 from penstock.graph import Graph
 from penstock.graph.data import SPLITS
 from penstock.graph.tables import bucket_files, distributed, import_tables, importer, reader, shard_tasks
 from penstock.graph.tables.importer import run_import
 from penstock.graph.tables.shard_tasks import Setting, ShardTask, run_task
+from penstock.partition import Cut, cut
 from penstock.progress import Progress
 from refusals import refused
 
@@ -319,10 +319,9 @@ def test_an_import_on_ray_is_that_of_one_machine(bench: Workbench, ray_nodes) ->
     assert json.loads(result.stdout)["edges"] == Graph.open(bench.out).num_edges
     assert _digests(bench.folder / "ray") == _digests(bench.out)
     # The parts of a graph are written by tasks too.
-    for name, more in (("here", []), ("parts", ["--ray", ray_nodes.address])):
-        cutting = ["partition", str(bench.out), "--parts", "3", "--method", "random", "--out", str(bench.folder / name)]
-        cut = CliRunner().invoke(app, [*cutting, *more])
-        assert cut.exit_code == 0, cut.output
+    cut(Graph.open(bench.out), Cut(3, method="random"), bench.folder / "here")
+    with ray_tasks(ray_nodes.address) as mapped:
+        cut(Graph.open(bench.out), Cut(3, method="random"), bench.folder / "parts", mapped=mapped)
     assert _digests(bench.folder / "parts") == _digests(bench.folder / "here")
     refusal = CliRunner().invoke(data, ["import", *told, "2000", "--force"])
     assert "--memory-gb" in str(refusal.exception) and "2000 GB" in str(refusal.exception)
