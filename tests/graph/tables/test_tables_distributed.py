@@ -92,6 +92,7 @@ def small(monkeypatch) -> None:
     """Shards, groups and ranges of a few hundred rows."""
     for module in (importer, shard_tasks):
         monkeypatch.setattr(module, "MemoryBound", lambda gb: SmallBound(int(gb * 1e9)))
+    shard_tasks._bound.cache_clear()
     for name in ("_LEAST_ROWS", "_GROUP_ROWS", "_RANGE_EDGES"):
         monkeypatch.setattr(distributed, name, 500)
     monkeypatch.setattr(reader, "_BATCH_ROWS", 300)

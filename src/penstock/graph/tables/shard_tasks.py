@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple, TypeAlias
@@ -111,13 +112,19 @@ def run_task(task: ShardTask) -> TaskResult:
     return TaskResult(state, {f"{task.folder}/{name}": proof for name, proof in files.items()})
 
 
+@cache
+def _bound(memory_gb: float) -> MemoryBound:
+    """The bound of all tasks that this process runs one after the other, by what it held before the first of them."""
+    return MemoryBound(memory_gb)
+
+
 class _TaskContext:
     """A task while it runs: what it was told, and the tables as it sees them."""
 
     def __init__(self, task: ShardTask, folder: Path) -> None:
         self.folder, self.given = folder, task.given
         self.work, self._spec_path = Path(task.setting.work), Path(task.setting.spec)
-        self.bound = MemoryBound(task.setting.memory_gb)
+        self.bound = _bound(task.setting.memory_gb)
         self.spec: Spec = read_spec(self._spec_path)
 
     def nodes(self) -> NodeTable:
