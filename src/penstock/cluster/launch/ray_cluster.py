@@ -4,6 +4,7 @@ import math
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
@@ -374,6 +375,8 @@ class RayActorHandle:
 _RETRIES = 8
 _AHEAD = 4
 """Calls that wait for each core."""
+_ANSWERED = 10.0
+"""Seconds for the head node of a cluster to accept a connection."""
 _CANCELLED = 10.0
 """Seconds for calls that are needed no more to end."""
 
@@ -389,6 +392,7 @@ class _Refusal:
 @contextmanager
 def ray_tasks(address: str, memory_gb: float = 0.0) -> Iterator[Map]:
     """Tasks that run on the nodes of a running Ray cluster, each with a core and so much memory."""
+    _check_address(address)
     ray = join(RayOptions(address=address))
     try:
         fitting = [node for node in ray.nodes() if node.cores >= 1 and node.memory >= memory_gb * 1e9]
@@ -404,6 +408,26 @@ def ray_tasks(address: str, memory_gb: float = 0.0) -> Iterator[Map]:
             yield lambda function, tasks: ray.call(function, tasks, int(memory_gb * 1e9), _AHEAD * cores)
     finally:
         ray.close()
+
+
+def _check_address(address: str) -> None:
+    """Refuse what no Ray cluster answers at: Ray itself would search it for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    problem = "it is not HOST:PORT"
+    if host and port.isdecimal() and "/" not in host:
+        try:
+            socket.create_connection((host, int(port)), _ANSWERED).close()
+        except (OSError, OverflowError) as error:
+            problem = str(error)
+        else:
+            return
+    raise PenstockError(
+        f"No Ray cluster answers at --ray {address} ({problem}): give the address that `ray start --head` has printed,"
+        " or auto on a node of the cluster.",
+        code="peer-lost",
+    )
 
 
 def _answered(function: Callable[[Any], Any], given: Any) -> Any:
