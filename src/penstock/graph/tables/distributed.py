@@ -20,7 +20,7 @@ from penstock.graph.arrays import ArrayWriter, open_array
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.folder import edges_folder, nodes_folder
 from penstock.graph.ids import StringIds
-from penstock.graph.schema import EdgeType, edge_key, file_name
+from penstock.graph.schema import EdgeType, edge_key, file_name, relation_names
 from penstock.graph.tables.disk_index import (
     BUCKETS,
 )
@@ -28,11 +28,10 @@ from penstock.graph.tables.edges import LOST, EdgeTable
 from penstock.graph.tables.fields import FieldWriters
 from penstock.graph.tables.index import IdKind
 from penstock.graph.tables.journal import piece_of
-from penstock.graph.tables.lists import ListSorter, ListTarget, lists_step
+from penstock.graph.tables.lists import ListSorter, ListTarget, lists_step, refuse_repeated, reverse_of
 from penstock.graph.tables.nodes import MARKS, NodeTable
 from penstock.graph.tables.reader import Shard, Table
 from penstock.graph.tables.shard_tasks import Map, Setting, ShardTask, arrived, ids_folder, run_task, use_learned
-from penstock.graph.tables.spec import Spec
 
 
 class Done(NamedTuple):
@@ -52,17 +51,6 @@ _RANGES, _RANGE_EDGES = 16, 1 << 17
 _SLACK = 1.15
 """Groups of equally many buckets are not equally large."""
 _COPIED_BYTES = 64 << 20
-
-
-def refuse_for_tasks(spec: Spec) -> None:
-    """Refuse what only one process can import."""
-    for each in spec.edges:
-        if each.relation is not None:
-            raise PenstockError(
-                f"{edge_key(each.type)} takes its relations from a column, which is not divided among the nodes of a"
-                " cluster: import it without --ray.",
-                code="unsupported-combination",
-            )
 
 
 @dataclass
@@ -124,7 +112,10 @@ class DividedImport:
         nodes = {name: self._finish_nodes(name, each, written[name]) for name, each in self._vertices.items()}
         edges: dict[EdgeType, Callable[[], EdgeSet]] = {}
         for place, table in enumerate(self._edges):
-            edges |= self._write_lists(place, table, resolved[place])
+            write = self._write_lists if table.spec.relation is None else self._write_relations
+            made = write(place, table, resolved[place])
+            refuse_repeated(made, edges)
+            edges |= made
         self._copy_all()
         return {name: make() for name, make in nodes.items()}, {kind: make() for kind, make in edges.items()}
 
@@ -415,6 +406,51 @@ class DividedImport:
             {name: open_array(path) for name, path in fields.items()},
             {name: open_array(path) for name, path in apart.items()},
             categories,
+        )
+
+    def _write_relations(
+        self, place: int, table: EdgeTable, resolved: list[Done]
+    ) -> dict[EdgeType, Callable[[], EdgeSet]]:
+        """The lists of a table whose rows have a relation each: one task for each relation."""
+        spec, target = table.spec, self._target.folder
+        words = list(dict.fromkeys(word for task in resolved for word in task.state["words"]))
+        names, held_out = relation_names(words), SPLITS[1:] if spec.split else ()
+        places = {word: number for number, word in enumerate(words)}
+        told = {"edges": place, "relations": len(words), "held_out": list(held_out)}
+        step, given = f"{table.key}: by relation", []
+        for task in resolved:
+            codes = [places[word] for word in task.state["words"]]
+            given.append({**told, "spool": self._relative(task.folder / "spool"), "number_of": codes})
+        divided: list[Done] = []
+        if self._journal.state(lists_step(spec)) is None:
+            divided = self._tasks(step, "divide_relations", given)
+        told |= {"counts": [self._vertices[nodes.spec.type].count for nodes in (table.source, table.destination)]}
+        told |= {"divided": [self._relative(task.folder) for task in divided]}
+        sorted_ = self._tasks(
+            f"{table.key}: lists of relations",
+            "sort_relation",
+            [{**told, "number": number, "name": name} for number, name in enumerate(names)],
+        )
+        made: dict[EdgeType, Callable[[], EdgeSet]] = {}
+        for name, task in zip(names, sorted_, strict=True):
+            kind = spec.type[0], name, spec.type[2]
+            made[kind] = self._whole_lists(edges_folder(target, kind), edges_folder(task.folder, kind), held_out)
+            if spec.reverse:
+                back = reverse_of(kind)
+                made[back] = self._whole_lists(edges_folder(target, back), edges_folder(task.folder, back))
+        gone = [path for task in resolved for path in (task.folder / "spool").glob("*.npy")]
+        self._end(lists_step(spec), [*gone, *(task.folder for task in divided)])
+        return made
+
+    def _whole_lists(self, target: Path, source: Path, held_out: Sequence[str] = ()) -> Callable[[], EdgeSet]:
+        """Lists that one task has written."""
+        for name in ("indptr", "indices", *(f"held_out.{each}" for each in held_out)):
+            self._copy(target / f"{name}.npy", [source / f"{name}.npy"])
+        return lambda: EdgeSet(
+            open_array(target / "indptr.npy"),
+            open_array(target / "indices.npy"),
+            {},
+            {name: open_array(target / f"held_out.{name}.npy") for name in held_out},
         )
 
     def _division(self, step: str, given: list[dict[str, Any]], table: EdgeTable, count: int) -> dict[str, Any]:

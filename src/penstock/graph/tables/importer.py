@@ -22,11 +22,11 @@ from penstock.graph.schema import EdgeType, NodeInfo, SegmentInfo, edge_key
 from penstock.graph.segments import Addition, growing
 from penstock.graph.tables.bucket_files import READING_MB, MemoryBound
 from penstock.graph.tables.columns import Field
-from penstock.graph.tables.distributed import DividedImport, refuse_for_tasks
+from penstock.graph.tables.distributed import DividedImport
 from penstock.graph.tables.edges import EdgeTable, Spool
 from penstock.graph.tables.fields import standardise_as, standardised
 from penstock.graph.tables.journal import ImportJournal, Resumption, Sources, empty
-from penstock.graph.tables.lists import ListTarget, known_lists, lists_step, write_spool
+from penstock.graph.tables.lists import ListTarget, known_lists, lists_step, refuse_repeated, write_spool
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import Table, TableChunk, readable_columns
 from penstock.graph.tables.shard_tasks import Map, Setting
@@ -70,7 +70,6 @@ def run_import(
     spec_path, out = Path(spec_path), Path(out)
     spec = read_spec(spec_path)
     if mapped is not None:
-        refuse_for_tasks(spec)
         memory_gb = TASK_GB if memory_gb is None else memory_gb
     bound = None if memory_gb is None else MemoryBound(memory_gb)
     check_target(out, force)
@@ -183,11 +182,7 @@ def _read_all(
         else:
             spool = spools.get(place) or table.spool(work / str(place), journal, target.progress)
             made = write_spool(spool, target)
-        if twice := sorted(map(edge_key, set(made) & set(edge_sets))):
-            raise PenstockError(
-                f"Edge type {twice[0]} comes from two tables: give its edges in one, or rename a relation.",
-                code="duplicate",
-            )
+        refuse_repeated(made, edge_sets)
         edge_sets |= made
     shutil.rmtree(work, ignore_errors=True)
     return node_sets, edge_sets

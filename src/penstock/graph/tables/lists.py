@@ -1,7 +1,7 @@
 """From a spool of edges to neighbour lists: sorted in memory, or on disk where they do not fit."""
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
 from penstock.graph.blocks import map_blocks, ranges
 from penstock.graph.csr import build_lists, deduplicate_lists, index_dtype
@@ -77,11 +78,11 @@ def _write_type(spool: Spool, target: ListTarget) -> dict[EdgeType, EdgeSet]:
     held_out = {name: open_array(writer.path) for name, writer in spool.held_out.items()}
     made: dict[EdgeType, EdgeSet] = {}
     with target.progress.step(f"{key}: lists", edges.count, "edges"):
-        lists = write_lists(edges, spec.type, spool, held_out, target)
+        lists = write_lists(edges, spec.type, spec, spool.folder, held_out, target)
         made[spec.type] = replace(lists, categories=spool.fields.categories())
     if spec.reverse_type:
         with target.progress.step(f"{key}: reverse lists", edges.count, "edges"):
-            lists = write_lists(edges.reversed(), spec.reverse_type, spool, {}, target)
+            lists = write_lists(edges.reversed(), spec.reverse_type, spec, spool.folder, {}, target)
             made[spec.reverse_type] = replace(lists, categories=spool.fields.categories())
     return made
 
@@ -97,44 +98,72 @@ def _write_relations(spool: Spool, target: ListTarget) -> dict[EdgeType, EdgeSet
     made: dict[EdgeType, EdgeSet] = {}
     with target.progress.step(f"{edge_key(spec.type)}: lists", len(sources), "edges"):
         for number, name in enumerate(names):
-            columns = _relation(kept, number, spool.folder / "relation")
-            held_out = {split: _relation(file, number, spool.folder / split)["pairs"] for split, file in apart.items()}
+            columns = one_relation([kept], number, spool.folder / "relation")
+            held_out = {s: one_relation([file], number, spool.folder / s)["pairs"] for s, file in apart.items()}
             edges = ArrivedEdges(columns["sources"], columns["destinations"], spool.ends[0].count, spool.ends[1].count)
             kind = spec.type[0], name, spec.type[2]
-            made[kind] = write_lists(edges, kind, spool, held_out, target)
+            made[kind] = write_lists(edges, kind, spec, spool.folder, held_out, target)
             if spec.reverse:
-                back = kind[2], f"rev-{name}", kind[0]
-                made[back] = write_lists(edges.reversed(), back, spool, {}, target._replace(progress=SILENT))
+                back, silent = reverse_of(kind), target._replace(progress=SILENT)
+                made[back] = write_lists(edges.reversed(), back, spec, spool.folder, {}, silent)
     return made
+
+
+def reverse_of(kind: EdgeType) -> EdgeType:
+    """The edge type that `reverse` adds to that of a relation."""
+    return kind[2], f"rev-{kind[1]}", kind[0]
+
+
+def refuse_repeated(made: Iterable[EdgeType], known: Iterable[EdgeType]) -> None:
+    """Refuse edge types that two tables have, which the words of a column may name."""
+    if twice := sorted(map(edge_key, set(made) & set(known))):
+        raise PenstockError(
+            f"Edge type {twice[0]} comes from two tables: give its edges in one, or rename a relation.",
+            code="duplicate",
+        )
 
 
 def _by_relation(spool: Spool, split: str, columns: dict[str, Array], journal: ImportJournal) -> BucketFile:
     """Rows divided by their relations."""
     step = f"{edge_key(spool.spec.type)}: by relation, {split}"
-    codes = open_array(spool.relations[split].path)
-    kinds = {name: (values.dtype, values.shape[1:]) for name, values in columns.items()}
-    folder, buckets = spool.folder / f"by_relation.{split}", max(1, len(spool.words))
+    folder, relations = spool.folder / f"by_relation.{split}", len(spool.words)
     if journal.state(step) is not None:
-        return BucketFile(folder, buckets, kinds, known=True)
-    file = BucketFile(folder, buckets, kinds)
-    for start, stop in ranges(len(codes), _BLOCK_ROWS):
-        file.append(codes[start:stop], {name: values[start:stop] for name, values in columns.items()})
-    file.close()
+        return relation_file(folder, relations, columns, known=True)
+    file = relation_file(folder, relations, columns)
+    divide_relations(file, open_array(spool.relations[split].path), columns)
     journal.note(step, True, file.files)
     return file
 
 
-def _relation(file: BucketFile, number: int, work: Path) -> dict[str, Array]:
-    """The columns of one relation, mapped; the files are replaced by those of the next."""
+def relation_file(folder: Path, relations: int, columns: Mapping[str, Array], known: bool = False) -> BucketFile:
+    """A file for columns that are divided by relation."""
+    kinds = {name: (values.dtype, values.shape[1:]) for name, values in columns.items()}
+    return BucketFile(folder, max(1, relations), kinds, known=known)
+
+
+def divide_relations(
+    file: BucketFile, codes: Array, columns: Mapping[str, Array], number_of: Array | None = None
+) -> None:
+    """Write columns to such a file; `codes` are the relations of the rows, which `number_of` may number otherwise."""
+    for start, stop in ranges(len(codes), _BLOCK_ROWS):
+        some = codes[start:stop] if number_of is None else number_of[codes[start:stop]]
+        file.append(some, {name: values[start:stop] for name, values in columns.items()})
+    file.close()
+
+
+def one_relation(files: Iterable[BucketFile], number: int, work: Path) -> dict[str, Array]:
+    """The columns of one relation from such files, mapped; those of another in the folder are replaced."""
     shutil.rmtree(work, ignore_errors=True)
+    writers: dict[str, ArrayWriter] = {}
     with ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(ArrayWriter(work / f"{name}.npy", values.dtype, values.shape[1:]))
-            for name, values in file.columns().items()
-        }
-        for piece in file.pieces(number, number + 1):
-            for name, writer in writers.items():
-                writer.append(piece.columns[name])
+        for file in files:
+            for name, values in file.columns().items():
+                if name not in writers:
+                    writer = ArrayWriter(work / f"{name}.npy", values.dtype, values.shape[1:])
+                    writers[name] = stack.enter_context(writer)
+            for piece in file.pieces(number, number + 1):
+                for name, writer in writers.items():
+                    writer.append(piece.columns[name])
     return {name: open_array(writer.path) for name, writer in writers.items()}
 
 
@@ -179,15 +208,15 @@ class ArrivedEdges:
 
 
 def write_lists(
-    edges: ArrivedEdges, kind: EdgeType, spool: Spool, held_out: dict[str, Array], target: ListTarget
+    edges: ArrivedEdges, kind: EdgeType, spec: EdgeSpec, spool: Path, held_out: dict[str, Array], target: ListTarget
 ) -> EdgeSet:
-    """Edges sorted into lists, written and mapped. Lists ascend by source; parallel edges keep their order."""
+    """Edges of a spool as lists, written and mapped. Lists ascend by source; parallel edges keep their order."""
     bound, journal, progress = target.bound, target.journal, target.progress
-    folder, step, deduplicate = edges_folder(target.folder, kind), f"{edge_key(kind)}: sorted", spool.spec.deduplicate
+    folder, step, deduplicate = edges_folder(target.folder, kind), f"{edge_key(kind)}: sorted", spec.deduplicate
     if (state := journal.state(step)) is not None:
         progress.advance(edges.count)
         return open_edges(folder, EdgeInfo.model_validate(state), edges.num_destinations)
-    work = spool.folder / "sorted" / folder.name
+    work = spool / "sorted" / folder.name
     divided = journal.state(f"{step}, divided") is not None
     if bound is None or (_memory_of(edges, deduplicate) <= bound.list_bytes and not divided):
         made = _write_in_memory(edges, deduplicate, folder)

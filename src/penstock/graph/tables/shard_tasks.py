@@ -33,7 +33,17 @@ from penstock.graph.tables.disk_index import (
 from penstock.graph.tables.edges import LOST, EdgeTable, write_lost
 from penstock.graph.tables.fields import learn_fields
 from penstock.graph.tables.journal import ImportJournal, Proof, proof_of
-from penstock.graph.tables.lists import ArrivedEdges, ListDivision, ListSorter, ListTarget
+from penstock.graph.tables.lists import (
+    ArrivedEdges,
+    ListDivision,
+    ListSorter,
+    ListTarget,
+    divide_relations,
+    one_relation,
+    relation_file,
+    reverse_of,
+    write_lists,
+)
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import Shard, readable_columns
 from penstock.graph.tables.spec import Spec, read_spec
@@ -345,7 +355,8 @@ def _resolve(task: _TaskContext) -> Any:
             index.noted()
             created[name] = {"rows": index.count, "size": index.size(), "counts_from": index.counts_from}
     lost = {"dropped": table.dropped, "named": table.named}
-    return {"rows": table.rows, "edges": spool.sources.rows, "created": created, **lost}
+    found = {"edges": spool.sources.rows, "words": list(spool.words), "created": created}
+    return {"rows": table.rows, **found, **lost}
 
 
 # Tasks of lists.
@@ -394,6 +405,41 @@ def _division(given: Mapping[str, Any]) -> ListDivision:
     return ListDivision([tuple(group) for group in given["groups"]], given["shift"])
 
 
+def _divide_relations(task: _TaskContext) -> Any:
+    """The edges of a shard, divided by relation, and those that are held out."""
+    spool, number_of = task.work / task.given["spool"], np.array(task.given["number_of"], np.int64)
+    for split, columns in _relation_columns(spool, task.given["held_out"]).items():
+        file = relation_file(task.folder / split, task.given["relations"], columns)
+        divide_relations(file, open_array(spool / f"relations.{split}.npy"), columns, number_of)
+
+
+def _relation_columns(spool: Path, held_out: Sequence[str]) -> dict[str, dict[str, Array]]:
+    """The columns that are divided by relation, by split."""
+    kept = {name: open_array(spool / f"{name}.npy") for name in ("sources", "destinations")}
+    return {"train": kept, **{name: {"pairs": open_array(spool / f"held_out.{name}.npy")} for name in held_out}}
+
+
+def _sort_relation(task: _TaskContext) -> Any:
+    """The lists of one relation, and of its reverse."""
+    given, work, columns = task.given, task.folder / "work", {}
+    for split in ("train", *given["held_out"]):
+        folders = [task.work / each / split for each in given["divided"]]
+        names = ("pairs",) if split != "train" else ("sources", "destinations")
+        kinds = {name: open_array(folders[0] / f"{name}.npy") for name in names}
+        # No more than one of them is open at a time.
+        files = (relation_file(folder, given["relations"], kinds, known=True) for folder in folders)
+        columns[split] = one_relation(files, given["number"], work / split)
+    spec, (num_sources, num_destinations) = task.spec.edges[given["edges"]], given["counts"]
+    kept = columns.pop("train")
+    edges = ArrivedEdges(kept["sources"], kept["destinations"], num_sources, num_destinations)
+    target = ListTarget(task.folder, task.bound, ImportJournal(), SILENT)
+    kind = spec.type[0], given["name"], spec.type[2]
+    write_lists(edges, kind, spec, work, {split: each["pairs"] for split, each in columns.items()}, target)
+    if spec.reverse:
+        write_lists(edges.reversed(), reverse_of(kind), spec, work, {}, target)
+    shutil.rmtree(work)
+
+
 # The last task: pieces are copied to their places in the graph's files.
 
 
@@ -420,6 +466,8 @@ _FUNCTIONS: dict[str, Callable[[_TaskContext], Any]] = {
         _count,
         _divide,
         _sort,
+        _divide_relations,
+        _sort_relation,
         _copy,
     )
 }
