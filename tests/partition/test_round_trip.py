@@ -25,6 +25,32 @@ def test_stitched_equals_the_input(tmp_path_factory, graph, method, trainers, se
     assert_same_graph(mapped, graph)
 
 
+@given(graphs(), st.integers(1, 2))
+def test_parts_that_tasks_write_are_the_same(tmp_path_factory, graph, trainers):
+    """In another order, and twice, as where a node of a cluster is lost; the tasks read the graph's folder."""
+    folder = tmp_path_factory.mktemp("cut")
+    saved, how = graph.save(folder / "graph"), Cut(2, trainers if graph.num_nodes >= 8 else 1, "random", tolerance=1.5)
+
+    def last_first(function, tasks):
+        for task in reversed(tasks):
+            function(task)
+        return map(function, tasks)
+
+    cut(saved, how, folder / "here")
+    cut(saved, how, folder / "by tasks", mapped=last_first)
+    assert _bytes(folder / "by tasks") == _bytes(folder / "here")
+
+
+def _bytes(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_tasks_need_a_graph_in_a_folder(tmp_path):
+    with refused("unsupported-combination folder"):
+        cut(directed_graph(), Cut(2, method="random"), tmp_path / "parts", mapped=map)
+    assert list(tmp_path.iterdir()) == []
+
+
 @given(graphs(max_types=2))
 def test_parts_hold_what_the_contract_says(tmp_path_factory, graph):
     result = cut(graph, Cut(3, method="random") if graph.num_nodes > 3 else Cut(2), _fresh(tmp_path_factory))

@@ -213,6 +213,14 @@ def import_command(
     plan: Annotated[
         bool, typer.Option("--plan", help="Only say how many seconds and how much memory and disk it would take.")
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Divide the import among the nodes of the Ray cluster at HOST:PORT, or of this host's (auto);"
+            " --memory-gb is then that of each task (without: 2). The nodes share the folders of SPEC and --out.",
+        ),
+    ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -221,10 +229,14 @@ def import_command(
     Example: [bold]penstock data import spec.yaml --out data/shop[/bold]
     """
     if plan:
+        if ray is not None:
+            raise PenstockError(
+                "--plan says what an import takes on one machine: remove --ray.", code="conflicting-options"
+            )
         _plan_import(source, out, memory_gb, as_json)
         return
     with measured() as took, shown_progress(as_json) as progress:
-        graph, resumed = _import(source, out, force, progress, memory_gb)
+        graph, resumed = _import(source, out, force, progress, memory_gb, ray)
     notes: dict[str, Any] = {what: graph.origin[what] for what in ("dropped", "created") if what in graph.origin}
     lines = []
     for what, counts in notes.items():
@@ -393,19 +405,25 @@ def _plan_import(source: Path, out: Path, memory_gb: float | None, as_json: bool
 
 
 def _import(
-    source: Path, out: Path, force: bool, progress: Progress, memory_gb: float | None
+    source: Path, out: Path, force: bool, progress: Progress, memory_gb: float | None, ray: str | None
 ) -> "tuple[Graph, dict[str, Any] | None]":
     """The graph, and where an import that was stopped went on."""
     if source.suffix.lower() in (".yaml", ".yml"):
         from dataclasses import asdict
 
-        from penstock.graph.tables.importer import run_import
+        from penstock.graph.tables.importer import TASK_GB, run_import
 
-        graph, resumed = run_import(source, out, force, progress, memory_gb)
+        if ray is None:
+            graph, resumed = run_import(source, out, force, progress, memory_gb)
+        else:
+            from penstock.cluster.launch.ray_cluster import ray_tasks
+
+            with ray_tasks(ray, memory_gb or TASK_GB) as mapped:
+                graph, resumed = run_import(source, out, force, progress, memory_gb, mapped)
         return graph, asdict(resumed) if resumed else None
-    if memory_gb is not None:
+    for flag in [name for name, given in (("--memory-gb", memory_gb), ("--ray", ray)) if given is not None]:
         raise PenstockError(
-            f"--memory-gb bounds the import of tables, and {source} is no spec of tables (.yaml): remove it.",
+            f"{flag} is for the import of tables, and {source} is no spec of tables (.yaml): remove it.",
             code="conflicting-options",
         )
     from penstock.graph.convert.detect import load

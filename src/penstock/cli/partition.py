@@ -45,6 +45,14 @@ def partition_command(
     compare: Annotated[bool, typer.Option("--compare", help="Measure several methods and write nothing.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Predict seconds, memory and cut, and write nothing.")] = False,
     methods: Annotated[str, typer.Option(help="With --compare: which, METHOD or METHOD+balanced.")] = "",
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Have the nodes of the Ray cluster at HOST:PORT, or of this host's (auto), write the parts; they share"
+            " the folders of GRAPH and --out.",
+        ),
+    ] = None,
     unchecked: UncheckedOption = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -68,6 +76,8 @@ def partition_command(
     how = Cut(parts, trainers, method, refine, names, tolerance, seed, passes)
     if compare or plan:
         other = "--compare" if compare else "--plan"
+        if ray is not None:
+            raise PenstockError(f"{other} writes no parts: remove --ray.", code="conflicting-options")
         if out is not None or (compare and plan):
             raise PenstockError(
                 f"{other} writes nothing: leave out {'--plan' if out is None else '--out'}, or leave out {other}.",
@@ -84,7 +94,13 @@ def partition_command(
             "Name the folder to write with --out, or add --compare to write nothing.", code="option-missing"
         )
     with measured() as cost, shown_progress(as_json) as progress:
-        result = cut(_load(graph, unchecked), how, out, force, threads, progress)
+        if ray is None:
+            result = cut(_load(graph, unchecked), how, out, force, threads, progress)
+        else:
+            from penstock.cluster.launch.ray_cluster import ray_tasks
+
+            with ray_tasks(ray) as mapped:
+                result = cut(_load(graph, unchecked), how, out, force, threads, progress, mapped)
     metrics = Metrics(**{key: result.document.metrics[key] for key in Metrics.__dataclass_fields__})
     fields = {
         "path": as_named(out),

@@ -200,6 +200,18 @@ def append_rows(path: Path, kept: int, rows: Array) -> None:
     replace_whole(path, write, durable=True)
 
 
+def write_rows_at(path: Path, start: int, rows: Array, add: int = 0) -> None:
+    """Write rows in place, from row `start` of a complete file on; `add` is added to them."""
+    with open_bytes(path, "r+b") as file:
+        header = read_header(file)
+        width = header.dtype.itemsize * math.prod(header.shape[1:])
+        file.seek(file.tell() + start * width)
+        slice_rows = max(1, _COPY_BYTES // 8 // max(1, width))
+        for first in range(0, len(rows), slice_rows):
+            some = rows[first : first + slice_rows]
+            file.write(np.ascontiguousarray(some + add if add else some, header.dtype).data)
+
+
 def settle_rows(path: Path, count: int) -> None:
     """Have a file end with its first `count` rows, and its header say so."""
     with open_bytes(path, "r+b") as file:

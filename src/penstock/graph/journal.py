@@ -44,11 +44,15 @@ class Sources:
     format: int = FORMAT
     changed: str = "the spec has changed"
     """The subject and verb for another `spec`."""
+    cluster: bool = False
+    """Whether its steps are divided among the tasks of a cluster."""
 
     def difference(self, before: Mapping[str, Any]) -> str | None:
         """What has changed since the work began, as the subject and verb of a sentence."""
         if (before.get("version"), before.get("format")) != (self.version, self.format):
             return "the version of Penstock has changed"
+        if before.get("cluster", False) != self.cluster:
+            return "that one ran on one machine" if self.cluster else "that one ran on a cluster"
         if before.get("spec") != self.spec:
             return self.changed
         known = before.get("files", {})
@@ -126,21 +130,29 @@ class FolderJournal:
         files: Iterable[ArrayWriter | Path] = (),
         gone: Iterable[Path] = (),
         nodes: Mapping[str, Any] | None = None,
+        proofs: Mapping[str, Proof] | None = None,
     ) -> None:
-        """Note that a step is done. Paths that are `gone` are needed no more, and removed once that is noted."""
+        """Note that a step is done. Paths that are `gone` are needed no more, and removed once that is noted.
+
+        `proofs` are those of files that another process has written and read.
+        """
         gone = list(gone)
         if self._folder is not None:
             note = {
                 "step": step,
                 "state": state,
                 "gone": [str(path.relative_to(self._folder)) for path in gone],
-                "files": dict(map(self._proved, files)),
+                "files": dict(map(self._proved, files)) | dict(proofs or {}),
                 "nodes": dict(nodes or {}),
             }
             self._apply(note)
             self._write(note)
         for path in gone:
             _remove(path)
+
+    def proof(self, name: str) -> Proof:
+        """What was noted of a file last."""
+        return self._proofs[name]
 
     def resume(self, sources: Sources) -> tuple[Resumption | None, str | None]:
         """Go on with what lies in the folder, or begin anew: where it goes on, and what could not be gone on with."""
@@ -187,12 +199,7 @@ class FolderJournal:
         writer.flush()
         name, dtype = str(writer.path.relative_to(self._folder)), writer.dtype.str
         known = self._proofs.get(name, Proof(dtype, [0, *writer.row_shape], 0))
-        width = _width(known)
-        with open_regular(writer.path) as opened:
-            read_header(opened)
-            opened.seek(known.shape[0] * width, os.SEEK_CUR)
-            checksum = _checksum(opened, (writer.rows - known.shape[0]) * width, known.checksum)
-        return name, Proof(dtype, [writer.rows, *writer.row_shape], checksum)
+        return name, proof_of(writer, known)
 
     def _unharmed(self, notes: Sequence[Mapping[str, Any]]) -> int:
         """How many notes in order can be built on: all files that are needed after the last of them are whole."""
@@ -268,6 +275,17 @@ def _resumed(
     elif problem:
         progress.note(f"{subject} begins anew, because {problem}.")
     return resumed
+
+
+def proof_of(writer: ArrayWriter, known: Proof | None = None) -> Proof:
+    """The proof of all rows that a file has; the rows of one that is known are not read again."""
+    known = known or Proof(writer.dtype.str, [0, *writer.row_shape], 0)
+    width = _width(known)
+    with open_regular(writer.path) as opened:
+        read_header(opened)
+        opened.seek(known.shape[0] * width, os.SEEK_CUR)
+        checksum = _checksum(opened, (writer.rows - known.shape[0]) * width, known.checksum)
+    return Proof(known.dtype, [writer.rows, *writer.row_shape], checksum)
 
 
 def piece_of(step: str, number: int) -> str:

@@ -1,9 +1,9 @@
 """Partitioning graphs: which vertex goes to which part, and the partition folder.
 
 `assignment` goes through all steps: `methods/` decide on a `problem`, `refine` improves the result, its quality is
-measured, parts are divided among trainers, and `writer` writes them. `folder` opens the parts, `owners` answers which
-part a vertex belongs to, and `stitched` restores the whole graph. `bins` divides vertices into bins for training on the
-whole graph.
+measured, parts are divided among trainers, and `writer` writes them. `folder` opens the parts and restores the whole
+graph of them, and `owners` answers which part a vertex belongs to. `bins` divides vertices into bins for training on
+the whole graph.
 """
 
 from typing import TYPE_CHECKING
@@ -12,9 +12,8 @@ from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
     from penstock.partition.assignment import Assigned, Cut, Metrics, assign, cut, measure, uncut
-    from penstock.partition.folder import Partition, open_partition
+    from penstock.partition.folder import Partition, open_partition, stitch
     from penstock.partition.owners import Book
-    from penstock.partition.stitched import stitch
 
 __all__ = [
     "Assigned",

@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from penstock.partition.problem import (
     whole_of,
 )
 from penstock.partition.refine import balanced, check_table, filled, repaired
-from penstock.partition.writer import PartWriter, Relabelling, relabel
+from penstock.partition.writer import PartWriter, Relabelling, relabel, write_parts
 from penstock.progress import SILENT, Progress
 
 # The second level: every part's vertices divided among its trainers. This is only a labelling; nothing is stored twice.
@@ -231,8 +232,9 @@ def cut(
     force: bool = False,
     threads: int | None = None,
     progress: Progress = SILENT,
+    mapped: Any = None,
 ) -> Partition:
-    """Assign, split for trainers, relabel and write.
+    """Assign, split for trainers, relabel and write; with `mapped` (a `map`) by a call of its for each part.
 
     A cut of a graph folder that was killed goes on when it is asked for again, if neither the graph nor the options
     have changed.
@@ -248,7 +250,7 @@ def cut(
     with noted_folder(folder, force, journal, _sources_of(graph, how), _ABOUT, progress):
         assigned = _noted_assignment(graph, how, threads, progress, work, journal)
         trainer = _noted_trainers(assigned, work, journal)
-        _write_partition(assigned, trainer, work / "new", journal)
+        _write_partition(assigned, trainer, work / "new", journal, mapped)
     for _, array in graph.arrays():
         # Drop pages of the whole graph, which would count beside those of the parts that are read now.
         release_pages(array)
@@ -387,8 +389,10 @@ def _noted_trainers(assigned: Assigned, work: Path, journal: FolderJournal) -> A
     return trainer
 
 
-def _write_partition(assigned: Assigned, trainer: Array, folder: Path, journal: FolderJournal) -> None:
-    """The partition folder of an assignment, streamed part by part; what is noted is not written again."""
+def _write_partition(assigned: Assigned, trainer: Array, folder: Path, journal: FolderJournal, mapped: Any) -> None:
+    """The partition folder of an assignment, streamed part by part, or as `mapped` calls for each of them; what is
+    noted is not written again.
+    """
     problem, how = assigned.problem, assigned.how
     graph = problem.whole.graph
     maps = relabel(problem.whole, assigned.assignment, trainer, how.parts, how.trainers)
@@ -399,8 +403,13 @@ def _write_partition(assigned: Assigned, trainer: Array, folder: Path, journal: 
                 originals.append(relabelling.original)
         journal.note(_ORIGINALS, files=[folder / "original.npy"])
     with problem.progress.step("writing parts", graph.num_edges, "edges"):
+        folders = {part: part_folder(folder, part) for part in range(how.parts)}
+        if mapped is not None:
+            missing = {part: path for part, path in folders.items() if journal.state(_part_step(part)) is None}
+            for part, counts in write_parts(graph, maps, how.trainers, folder, missing, mapped):
+                _note_part(part, missing[part], counts, journal)
         writer = PartWriter(graph, maps, how.trainers, problem.threads, problem.progress)
-        written = [_noted_part(writer, part, part_folder(folder, part), journal) for part in range(how.parts)]
+        written = [_noted_part(writer, part, path, journal) for part, path in folders.items()]
     shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
     document = _document(assigned, maps, written, shares)
     write_new(folder / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")
@@ -417,9 +426,14 @@ def _noted_part(writer: PartWriter, part: int, folder: Path, journal: FolderJour
         return dict(zip(writer.graph.edges, counts, strict=True))
     written = writer.write(part, folder)
     if journal.is_kept:
-        state = {"document": read_document(document), "edges": {edge_key(kind): n for kind, n in written.items()}}
-        journal.note(_part_step(part), state, sorted(folder.rglob("*.npy")))
+        _note_part(part, folder, written, journal)
     return written
+
+
+def _note_part(part: int, folder: Path, written: dict[EdgeType, int], journal: FolderJournal) -> None:
+    edges = {edge_key(kind): count for kind, count in written.items()}
+    state = {"document": read_document(folder / GRAPH_DOCUMENT), "edges": edges}
+    journal.note(_part_step(part), state, sorted(folder.rglob("*.npy")))
 
 
 def _checked(partition: Partition, progress: Progress) -> Partition:

@@ -3,13 +3,19 @@
 New IDs go part after part, trainer after trainer, and inside these in the original order.
 """
 
+import os
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
-from penstock.graph.blocks import map_blocks
+from penstock.graph.blocks import default_threads, map_blocks
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.folder import (
@@ -23,10 +29,10 @@ from penstock.graph.folder import (
 )
 from penstock.graph.graph import Graph
 from penstock.graph.ids import take_ids
-from penstock.graph.schema import EdgeType, file_name
+from penstock.graph.schema import EdgeType, edge_key, file_name
 from penstock.kernels import njit
 from penstock.partition.problem import WholeAdjacency
-from penstock.progress import Progress
+from penstock.progress import SILENT, Progress
 
 
 @dataclass(frozen=True)
@@ -178,6 +184,76 @@ class PartWriter:
             write_array(folder / f"place.{file_name(key)}.npy", mine)
         write_held_out(kept, folder)
         return kept
+
+
+# Parts that other processes write, each a whole one.
+
+_NEW = "new.npy"
+"""While parts are written so: the new IDs by original one, type after type, as `original.npy` has the originals."""
+
+
+class PartTask(NamedTuple):
+    """A part to write: into a folder that has the maps of all node types. The paths are absolute."""
+
+    graph: str
+    folder: str
+    part: int
+    name: str
+    trainers: int
+    bounds: dict[str, list[int]]
+    """By node type, see `Relabelling`."""
+
+
+def write_parts(
+    graph: Graph, maps: _Maps, trainers: int, folder: Path, parts: Mapping[int, Path], mapped: Any
+) -> Iterator[tuple[int, dict[EdgeType, int]]]:
+    """Write some parts to the folders given for them, each by a call that `mapped` makes, perhaps in another process;
+    yields each with its counts of edges.
+    """
+    if graph.path is None or not graph.is_as_stored():
+        raise PenstockError(
+            f"Graph {graph.name!r} lies in no folder that other nodes could read: save it to one that they share.",
+            code="unsupported-combination",
+        )
+    if not parts:
+        return
+    with ArrayWriter(folder / _NEW, np.int64) as writer:
+        for relabelling in maps.values():
+            writer.append(relabelling.new)
+    bounds = {name: relabelling.bounds.tolist() for name, relabelling in maps.items()}
+    graph_path, target = str(graph.path.resolve()), str(folder.resolve())
+    tasks = [PartTask(graph_path, target, part, path.name, trainers, bounds) for part, path in parts.items()]
+    for part, counts in zip(parts, mapped(write_part, tasks), strict=True):
+        yield part, {kind: counts[edge_key(kind)] for kind in graph.edges}
+    (folder / _NEW).unlink()
+
+
+def write_part(task: PartTask) -> dict[str, int]:
+    """Write one part. Where this runs twice, because a process seemed to be lost, one of the folders is kept."""
+    folder = Path(task.folder)
+    if not (folder / _NEW).is_file() or not Path(task.graph).is_dir():
+        missing = folder.parent if Path(task.graph).is_dir() else task.graph
+        raise PenstockError(
+            f"The node {os.uname().nodename} does not see {missing}: the graph and the folder of --out must lie in"
+            " folders that all nodes of the cluster share.",
+            code="file-not-found",
+        )
+    graph, maps, start = Graph.open(task.graph), _Maps(), 0
+    original, new = open_array(folder / "original.npy"), open_array(folder / _NEW)
+    for name, bounds in task.bounds.items():
+        mine, start = slice(start, start + bounds[-1]), start + bounds[-1]
+        maps[name] = Relabelling(original[mine], new[mine], np.array(bounds))
+    attempt = folder / f"{task.name}.{token_hex(6)}"
+    try:
+        counts = PartWriter(graph, maps, task.trainers, default_threads(), SILENT).write(task.part, attempt)
+        try:
+            attempt.rename(folder / task.name)
+        except OSError:
+            if not (folder / task.name).is_dir():
+                raise
+    finally:
+        shutil.rmtree(attempt, ignore_errors=True)
+    return {edge_key(kind): count for kind, count in counts.items()}
 
 
 def _relabelled_pairs(kind: EdgeType, edges: EdgeSet, maps: _Maps) -> dict[str, Array]:

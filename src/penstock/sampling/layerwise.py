@@ -131,7 +131,7 @@ class FastGCN(LayerwiseSampler):
 
 
 def _fastgcn_on_device(options: DrawOptions, sampler: FastGCN) -> "DeviceProgram":
-    from penstock.sampling.device.layer_hops import TableDrawHop
+    from penstock.sampling.device.hops import TableDrawHop
     from penstock.sampling.device.program import DeviceProgram, TogetherRule
 
     def tables(topology: "Topology") -> "Tables":
@@ -185,7 +185,7 @@ class Ladies(LayerwiseSampler):
 
 
 def _ladies_on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
-    from penstock.sampling.device.layer_hops import ImportanceHop
+    from penstock.sampling.device.hops import ImportanceHop
     from penstock.sampling.device.program import DeviceProgram, TogetherRule
 
     def tables(topology: "Topology") -> "Tables":

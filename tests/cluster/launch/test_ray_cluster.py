@@ -7,7 +7,7 @@ import pytest
 from setups import cluster_of, setup_of
 
 from penstock.cluster.cluster_file import read_cluster
-from penstock.cluster.launch.ray_cluster import TaskActor, connect, join
+from penstock.cluster.launch.ray_cluster import TaskActor, connect, join, ray_tasks
 from penstock.hardware.cluster import Machine, RayOptions
 from refusals import refused
 
@@ -24,6 +24,12 @@ def test_a_client_address_is_refused():
     pytest.importorskip("ray")
     with refused("unsupported-combination ray.address"):
         join(RayOptions(address="ray://10.0.0.1:10001"))
+
+
+@pytest.mark.parametrize("address", ["ray://10.0.0.1:10001", "here", "127.0.0.1:1", "127.0.0.1:99999", ":6379"])
+def test_tasks_need_the_address_of_a_cluster(address):
+    with refused(f"peer-lost --ray {address}"), ray_tasks(address):
+        pass
 
 
 def test_a_keeper_tells_how_its_task_ended(tmp_path):

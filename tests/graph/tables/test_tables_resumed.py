@@ -290,7 +290,7 @@ def test_a_changed_spec_begins_anew(bench: Workbench, spec: Path) -> None:
 
 def test_another_version_begins_anew(bench: Workbench, spec: Path, monkeypatch) -> None:
     _stopped_after(bench, spec, 9)
-    monkeypatch.setattr(importer, "Sources", lambda spec, files: Sources(spec, files, format=2))
+    monkeypatch.setattr(importer, "Sources", lambda *of, **more: Sources(*of, **more, format=2))
     (said,) = _run(spec, bench.out)
     assert said.endswith("begins anew, because the version of Penstock has changed.")
 

@@ -4,19 +4,23 @@ import math
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
 from penstock.cluster.launch.local import LocalProcess, started_here
 from penstock.cluster.layout import Layout, TaskSpec, read_setup
-from penstock.errors import PenstockError
+from penstock.errors import Code, PenstockError
+from penstock.graph.tables.shard_tasks import Map
 from penstock.hardware.cluster import LOOPBACK, ClusterDocument, Machine, RayOptions
 
 # Which node of a Ray cluster is which machine, and the resources that a task requests.
@@ -279,6 +283,36 @@ class RayCluster:
         )
         return RayActorHandle(self._ray, actor.remote(setup, str(Path.cwd())))
 
+    def call(self, function: Callable[[Any], Any], given: Iterable[Any], memory: int, ahead: int) -> Iterator[Any]:
+        """The results of a function for each of the given in order; Ray runs it on any node, so many `ahead`."""
+        call = self._ray.remote(_answered).options(num_cpus=1, memory=memory or None, max_retries=_RETRIES)
+        rest, waiting = iter(given), deque[Any]()
+        try:
+            while True:
+                waiting.extend(call.remote(function, each) for each in islice(rest, ahead - len(waiting)))
+                if not waiting:
+                    return
+                found = self._ray.get(waiting[0])
+                waiting.popleft()
+                if isinstance(found, _Refusal):
+                    raise PenstockError(found.sentence, code=found.code)
+                yield found
+        except self._ray.exceptions.RayError as error:
+            if isinstance(error, self._ray.exceptions.RayTaskError):
+                # What the function raised itself.
+                raise
+            raise PenstockError(
+                f"The Ray cluster has lost a task {_RETRIES + 1} times ({str(error).strip().splitlines()[0]}): see the"
+                " logs of Ray on its nodes; the same command then goes on.",
+                code="peer-lost",
+            ) from None
+        finally:
+            # Nothing may write any more once the caller tidies.
+            for each in waiting:
+                self._ray.cancel(each, force=True)
+            if waiting:
+                self._ray.wait(list(waiting), num_returns=len(waiting), timeout=_CANCELLED)
+
     def close(self) -> None:
         """Leave, and stop what was started here."""
         if self._ours and self._ray.is_initialized():
@@ -334,6 +368,82 @@ class RayActorHandle:
     def _kill(self) -> None:
         with suppress(self._ray.exceptions.RayError, ValueError):
             self._ray.kill(self._actor)
+
+
+# Tasks of an import: calls that Ray runs on any node, and again where it lost one.
+
+_RETRIES = 8
+_AHEAD = 4
+"""Calls that wait for each core."""
+_ANSWERED = 10.0
+"""Seconds for the head node of a cluster to accept a connection."""
+_CANCELLED = 10.0
+"""Seconds for calls that are needed no more to end."""
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """The error of a call, as its caller is to raise it."""
+
+    sentence: str
+    code: Code
+
+
+@contextmanager
+def ray_tasks(address: str, memory_gb: float = 0.0) -> Iterator[Map]:
+    """Tasks that run on the nodes of a running Ray cluster, each with a core and so much memory."""
+    _check_address(address)
+    ray = join(RayOptions(address=address))
+    try:
+        fitting = [node for node in ray.nodes() if node.cores >= 1 and node.memory >= memory_gb * 1e9]
+        if not fitting:
+            raise PenstockError(
+                f"No node of the Ray cluster at {address} has a core and {memory_gb:g} GB of memory for a task: start"
+                " such a node, or give less as --memory-gb.",
+                code="infeasible",
+            )
+        cores = int(sum(node.cores for node in fitting))
+        # Ray prints what it has to say of lost nodes where a command prints its answer.
+        with redirect_stdout(sys.stderr):
+            yield lambda function, tasks: ray.call(function, tasks, int(memory_gb * 1e9), _AHEAD * cores)
+    finally:
+        ray.close()
+
+
+def _check_address(address: str) -> None:
+    """Refuse what no Ray cluster answers at: Ray itself would search it for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    problem = "it is not HOST:PORT"
+    if host and port.isdecimal() and "/" not in host:
+        try:
+            socket.create_connection((host, int(port)), _ANSWERED).close()
+        except (OSError, OverflowError) as error:
+            problem = str(error)
+        else:
+            return
+    raise PenstockError(
+        f"No Ray cluster answers at --ray {address} ({problem}): give the address that `ray start --head` has printed,"
+        " or auto on a node of the cluster.",
+        code="peer-lost",
+    )
+
+
+def _answered(function: Callable[[Any], Any], given: Any) -> Any:
+    """What a call returns, or why it refuses: errors do not travel as objects."""
+    try:
+        return function(given)
+    except PenstockError as error:
+        return _Refusal(str(error), error.code)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        reason = error.strerror or str(error)
+        return _Refusal(
+            f"The node {os.uname().nodename} cannot read or write{where}: {reason}. Mend that; the same command then"
+            " goes on.",
+            "write-failed",
+        )
 
 
 def connect(cluster: ClusterDocument) -> RayCluster:

@@ -141,6 +141,11 @@ class BucketFile:
         """The number of blocks that were written."""
         return self._bounds.rows
 
+    def rows_of(self, block: int) -> tuple[int, int]:
+        """The first row of a block, and the one behind its last."""
+        bounds = self._columns["bounds"][block]
+        return int(bounds[0]), int(bounds[-1])
+
     def counts(self) -> Array:
         """The number of rows of every bucket."""
         found = np.zeros(self.buckets, np.int64)

@@ -4,6 +4,7 @@ Ids are divided by their hashes. They are looked up all at once: those of an edg
 group of buckets after the other is read, known ids and asked ones together. The index in memory would answer the same.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from penstock.graph.tables.bucket_files import BucketFile, MemoryBound, NumberFi
 from penstock.graph.tables.index import IdIndex, IdKind, id_buckets, new_index
 from penstock.kernels import njit
 
-_BUCKETS = 1024
+BUCKETS = 1024
 _ROW_BYTES = 16
 """What a row of a block takes beside its id while it is divided."""
 _INDEX_BYTES = 56
@@ -35,7 +36,7 @@ class IdFile:
         columns: dict[str, Any] = {"position": (np.uint32, ())}
         if kind == "integer":
             columns["key"] = (np.int64, ())
-        self.file = BucketFile(folder, _BUCKETS, columns, kind == "string", known)
+        self.file = BucketFile(folder, BUCKETS, columns, kind == "string", known)
         self.rows = self.file.rows
         self._waiting: list[pa.Array] = []
         self._size = 0
@@ -75,19 +76,27 @@ class IdFile:
             texts = StringIds.from_arrow(ids)
         else:
             columns["key"] = ids.to_numpy(zero_copy_only=False)
-        self.file.append(id_buckets(ids, _BUCKETS), columns, texts)
+        self.file.append(id_buckets(ids, BUCKETS), columns, texts)
 
 
 class DiskIndex:
     """The ids of a node type in order of arrival, on disk; written into the graph's own files as they come.
 
-    With a `state` that another process has noted, its files are gone on with.
+    With a `state` that another process has noted, its files are gone on with. The index may be of a shard: the ids from
+    number `first` on.
     """
 
     def __init__(
-        self, kind: IdKind, work: Path, target: Path, bound: MemoryBound, state: dict[str, Any] | None = None
+        self,
+        kind: IdKind,
+        work: Path,
+        target: Path,
+        bound: MemoryBound,
+        state: dict[str, Any] | None = None,
+        first: int | None = None,
     ) -> None:
         self.kind, self.count, self._bound = kind, 0, bound
+        self._first, self._begin = first or 0, 0 if first is None else None
         self._known = IdFile(work, kind, bound, known=state is not None)
         names = ("ids.offsets", "ids.bytes") if kind == "string" else ("ids",)
         kinds = {"ids.offsets": np.int64, "ids.bytes": np.uint8, "ids": np.int64}
@@ -126,20 +135,32 @@ class DiskIndex:
             self._writers[1].append(texts.data)
             return
         keys = ids.to_numpy(zero_copy_only=False)
-        self._counting = self._counting and np.array_equal(keys, np.arange(first, first + len(keys)))
+        if self._begin is None and len(keys):
+            self._begin = int(keys[0])
+        begin = first + (self._begin or 0)
+        self._counting = self._counting and np.array_equal(keys, np.arange(begin, begin + len(keys)))
         self._writers[0].append(keys)
 
     def append_created(self, ids: pa.Array, numbers: Array) -> None:
         """Keep the ids that `answer` has created, as they are met again; `numbers` are those of all ids."""
-        fresh = _first_met(numbers, self._known.rows)
+        fresh = _first_met(numbers, self._first + self._known.rows)
         if len(fresh):
             self.append(ids.take(pa.array(fresh)))
+
+    @property
+    def counts_from(self) -> int | None:
+        """The first id where all are integers, each one more than that before it; None where they are not."""
+        return self._begin if self._counting else None
+
+    def size(self) -> int:
+        """The bytes that an index of all ids takes."""
+        return int(self._known.sizes().sum())
 
     def repeated(self) -> tuple[int, int] | None:
         """The first id that occurs a second time: its number there, and where it occurred first."""
         self._close()
         groups = groups_of(self._known.sizes(), self._bound.group_bytes)
-        return min((found for group in groups if (found := self._load(*group)[2]) is not None), default=None)
+        return min((found for group in groups if (found := self._load(group).repeated) is not None), default=None)
 
     def id_of(self, number: int) -> Any:
         """The id of a vertex, once all of them are known."""
@@ -160,15 +181,12 @@ class DiskIndex:
         unknown = 0
         with NumberFile(work / "numbers.npy", asked.rows) as numbers:
             for place, group in enumerate(groups):
-                index, of_index, _ = self._load(*group)
+                known = self._load(group)
                 for piece in asked.file.pieces(*group):
-                    ids = _ids(piece)
-                    found = index.find(ids)
-                    if creates:
-                        _create(index, ids, found, piece, lost)
-                    unknown += _translate(found, of_index)
+                    found, missing = known.look_up(piece, creates, lost)
+                    unknown += missing
                     numbers.write(piece.start, found)
-                created[place + 1] = index.count - len(of_index)
+                created[place + 1] = known.created
             if created.any():
                 self._number_created(asked, numbers, groups, np.cumsum(created), work)
         self.count = self._known.rows + int(created.sum())
@@ -197,33 +215,18 @@ class DiskIndex:
             self._known.close()
             self._closed = True
 
-    def _load(self, first: int, last: int) -> tuple[IdIndex, Array, tuple[int, int] | None]:
-        """An index of the ids of some buckets, the numbers of its ids, and the first id that is there twice."""
-        index, pieces = new_index(self.kind), list[Array]()
-        repeated: tuple[int, int] | None = None
-        for piece in self._known.file.pieces(first, last):
-            before = index.count
-            local, numbers = index.add(_ids(piece)), _places(piece)
-            fresh = _first_met(local, before)
-            pieces.append(numbers[fresh])
-            if len(fresh) < len(local) and repeated is None:
-                row = int(np.setdiff1d(np.arange(len(local)), fresh, assume_unique=True)[0])
-                repeated = int(numbers[row]), int(np.concatenate(pieces)[local[row]])
-        return index, np.concatenate(pieces) if pieces else np.empty(0, np.int64), repeated
+    def _load(self, group: tuple[int, int]) -> "KnownGroup":
+        return KnownGroup(self.kind, [(self._known.file, 0)], group)
 
     def _number_created(
         self, asked: IdFile, numbers: NumberFile, groups: list[tuple[int, int]], ends: Array, work: Path
     ) -> None:
         """Number new ids in order of arrival. Until then a number of -2 - k is the k-th new id of its group."""
-        group_of = np.repeat(np.arange(len(groups)), [last - first for first, last in groups])
         filled, count, values = ends[:-1].copy(), self._known.rows, numbers.read()
         with NumberFile(work / "created.npy", int(ends[-1])) as table:
             for block in range(asked.file.blocks):
-                bounds = asked.file.column("bounds")[block]
-                start, stop = int(bounds[0]), int(bounds[-1])
-                positions = asked.file.column("position")[start:stop]
-                of_rows = np.repeat(group_of, np.diff(bounds))
-                new_groups = _in_order(values[start:stop], positions, of_rows, filled - ends[:-1])
+                some = values[slice(*asked.file.rows_of(block))]
+                new_groups = created_in_order(asked.file, block, some, groups, filled - ends[:-1])
                 for group in np.unique(new_groups).tolist():
                     fresh = np.flatnonzero(new_groups == group)
                     table.write(int(filled[group]), count + fresh)
@@ -234,9 +237,62 @@ class DiskIndex:
             of_group = np.array(final[ends[place] : ends[place + 1]])
             for piece in asked.file.pieces(*group):
                 some = np.array(values[piece.start : piece.start + len(piece.columns["position"])])
-                if _renumber(some, of_group):
+                if renumber(some, of_group):
                     numbers.write(piece.start, some)
         table.path.unlink()
+
+
+class KnownGroup:
+    """The ids of some buckets of files, each with the number of its first id: the ids of a node type in memory."""
+
+    def __init__(self, kind: IdKind, known: Iterable[tuple[BucketFile, int]], group: tuple[int, int]) -> None:
+        self._index, pieces = new_index(kind), list[Array]()
+        self.repeated: tuple[int, int] | None = None
+        """The first id that is there twice: its number there, and where it occurred first."""
+        for file, first in known:
+            for piece in file.pieces(*group):
+                before = self._index.count
+                local, numbers = self._index.add(_ids(piece)), _places(piece) + first
+                fresh = _first_met(local, before)
+                pieces.append(numbers[fresh])
+                if len(fresh) < len(local) and self.repeated is None:
+                    row = int(np.setdiff1d(np.arange(len(local)), fresh, assume_unique=True)[0])
+                    self.repeated = int(numbers[row]), int(np.concatenate(pieces)[local[row]])
+        self._numbers = np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    @property
+    def created(self) -> int:
+        """How many ids were created by `look_up`."""
+        return self._index.count - len(self._numbers)
+
+    def id_of(self, number: int) -> Any:
+        """The id that has a number."""
+        place = int(np.flatnonzero(self._numbers == number)[0])
+        return self._index.some(place, place + 1)[0].as_py()
+
+    def look_up(self, piece: Piece, creates: bool, lost: Array | None) -> tuple[Array, int]:
+        """The numbers of a piece's ids, -1 for unknown ones, and how many those are.
+
+        With `creates` the k-th new id of the group has the number -2 - k, except in rows that are `lost`.
+        """
+        ids = _ids(piece)
+        found = self._index.find(ids)
+        if creates:
+            _create(self._index, ids, found, piece, lost)
+        return found, _translate(found, self._numbers)
+
+
+def created_in_order(
+    asked: BucketFile, block: int, numbers: Array, groups: list[tuple[int, int]], counts: Array
+) -> Array:
+    """The groups of the new ids of a block of ids, in order of arrival.
+
+    `counts` are the groups' new ids before the block, `numbers` those of its ids as `look_up` gives them.
+    """
+    bounds = asked.column("bounds")[block]
+    group_of = np.repeat(np.arange(len(groups)), [last - first for first, last in groups])
+    positions = asked.column("position")[slice(*asked.rows_of(block))]
+    return _in_order(numbers, positions, np.repeat(group_of, np.diff(bounds)), counts)
 
 
 class FoundNumbers:
@@ -263,8 +319,8 @@ class FoundNumbers:
         """Begin with the first number, or after so many."""
         self._block, self._left = 0, self._left[:0]
         while after:
-            bounds = self._asked.column("bounds")[self._block]
-            rows = int(bounds[-1] - bounds[0])
+            start, stop = self._asked.rows_of(self._block)
+            rows = stop - start
             if rows > after:
                 self.take(after)
                 return
@@ -276,8 +332,7 @@ class FoundNumbers:
         return len(self._numbers)
 
     def _next(self) -> Array:
-        bounds = self._asked.column("bounds")[self._block]
-        start, stop = int(bounds[0]), int(bounds[-1])
+        start, stop = self._asked.rows_of(self._block)
         self._block += 1
         out = np.empty(stop - start, np.int64)
         out[self._asked.column("position")[start:stop]] = self._numbers[start:stop]
@@ -348,7 +403,7 @@ def _in_order(numbers: Array, positions: Array, groups: Array, counts: Array) ->
 
 
 @njit(nogil=True, cache=True, writes=("numbers",))
-def _renumber(numbers: Array, created: Array) -> int:
+def renumber(numbers: Array, created: Array) -> int:
     """Give new ids their numbers; returns how many rows have one."""
     changed = 0
     for i in range(numbers.shape[0]):

@@ -150,6 +150,7 @@ def _both_ways(sources: Array, destinations: Array) -> tuple[Array, Array, Array
     return starts[keep], ends[keep], rows[keep]
 
 
+LOST = "lost.npy"
 _NAMED = 5
 _LOST_ROWS = 1 << 18
 _NOTED_ROWS = 1 << 22
@@ -165,7 +166,7 @@ class EdgeTable:
         self.spec, self.source, self.destination = spec, source, destination
         self.key = edge_key(spec.type)
         self.fields = edge_fields(spec)
-        self.dropped = 0
+        self.dropped = self.rows = 0
         self._bound = bound
         self._named: list[str] = []
         self._answers: dict[str, FoundNumbers] = {}
@@ -204,8 +205,7 @@ class EdgeTable:
                 state, files = full.nodes.noted(journal)
                 name = full.nodes.spec.type
                 journal.note(f"{self.key}: {name} to disk", True, files, [folder, known], {name: state})
-        if self.dropped and self.spec.dangling == "error":
-            raise PenstockError(self._dangling_sentence(), code="id-out-of-range")
+        self.check_lost()
         state = {"dropped": self.dropped, "words": list(spool.words), "folder": spool.folder.name}
         nodes, files = self._noted_ends(journal)
         journal.note(self.step, state, [*spool.files, *files], [folder / "asked"], nodes)
@@ -257,8 +257,7 @@ class EdgeTable:
         spool.reopen(state["kept"])
         if self.fields:
             # The first rows decide types and widths.
-            with closing(self.table.chunks(set(roles_of(self.fields)) or set(self.table.roles))) as chunks:
-                spool.fields.try_on(next(chunks))
+            spool.fields.try_on_first(self.table)
         for found in self._answers.values():
             found.again(state["rows"] * (2 if self.source is self.destination else 1))
         progress.advance(state["rows"])
@@ -271,20 +270,65 @@ class EdgeTable:
 
     def _ends_on_disk(self) -> str:
         """Which ends have their ids on disk, as part of a name."""
-        return "".join(str(place) for place, (_, nodes) in enumerate(self.ends()) if nodes.on_disk)
+        return "".join(str(place) for place, (_, nodes) in enumerate(self.ends()) if nodes.looked_up_at_once)
+
+    # Shards of the rows, each of which one process resolves.
+
+    def ask_shard(self, folder: Path, progress: Progress) -> dict[str, IdFile]:
+        """The ids of the table's shard at the ends that are looked up at once, divided."""
+        assert self._bound is not None, "only a bound brings ids to disk"
+        return self._divide_ids(self._asked_ends(), folder, self._bound, ("", FolderJournal()), progress)
+
+    def spool_shard(self, answers: dict[str, FoundNumbers], folder: Path, progress: Progress) -> Spool:
+        """The rows of the table's shard, with the numbers that were found for its ends."""
+        self._answers = answers
+        with Spool(self.spec, self.fields, (self.source, self.destination), folder) as spool:
+            if self.fields:
+                spool.fields.try_on_first(self.table)
+            for chunk in self._chunks((0, 0)):
+                self._take(chunk, spool)
+                self.rows += len(chunk)
+                progress.advance(len(chunk))
+        return spool
+
+    def decide_kinds(self) -> None:
+        """Have the first rows decide the kinds of ids that are not known yet."""
+        self.table.roles = self.roles()
+        if self.source.kind and self.destination.kind:
+            return
+        if self.source is self.destination:
+            self._read_ends_alike()
+        with closing(self.table.chunks({column for column, _ in self.ends()})) as chunks:
+            first = next(chunks)
+        for column, nodes in self.ends():
+            nodes.ids_of(first, column)
+
+    @property
+    def named(self) -> list[str]:
+        """The first vertices that are missing, and where they are named."""
+        return self._named
+
+    def add_lost(self, dropped: int, named: list[str]) -> None:
+        """Count rows of a shard that name a vertex which does not exist."""
+        self.dropped += dropped
+        self._named += named[: _NAMED - len(self._named)]
+
+    def check_lost(self) -> None:
+        """Refuse rows that name a vertex which does not exist, where they may not be dropped."""
+        if self.dropped and self.spec.dangling == "error":
+            raise PenstockError(self._dangling_sentence(), code="id-out-of-range")
 
     # Ends whose ids are on disk are looked up before the table is read for the rest.
 
     def _ask(self, work: Path, journal: FolderJournal, progress: Progress) -> dict[str, FoundNumbers]:
         """The numbers of the ends whose ids are on disk, by column; where both are of one type, of both in turn."""
-        ends = {column: nodes for column, nodes in self.ends() if nodes.on_disk}
+        ends = self._asked_ends()
         if not ends or self._bound is None:
             return {}
         # More ends may be on disk when the table is read again.
         work = work / self._ends_on_disk()
-        step, lost_path = f"{self.key}: ids of {' and '.join(ends)}", work / "lost.npy"
-        if self.source is self.destination:
-            del ends[self.spec.destination]
+        step = f"{self.key}: ids of {' and '.join(column for column, nodes in self.ends() if nodes.on_disk)}"
+        lost_path = work / LOST
         if journal.state(step) is not None:
             asked = {
                 column: IdFile(work / str(place), nodes.kind or "string", self._bound, known=True)
@@ -296,6 +340,13 @@ class EdgeTable:
             journal.note(step, True, [*files, *([lost_path] if lost_path.exists() else [])])
         lost = open_array(lost_path) if lost_path.exists() else None
         return self._answer(asked, ends, work, lost, (step, journal))
+
+    def _asked_ends(self) -> dict[str, NodeTable]:
+        """The ends that are looked up at once; the first stands for both where they are of one type."""
+        ends = {column: nodes for column, nodes in self.ends() if nodes.looked_up_at_once}
+        if self.source is self.destination:
+            ends.pop(self.spec.destination, None)
+        return ends
 
     def _divide_ids(
         self,
@@ -317,8 +368,8 @@ class EdgeTable:
                 stack.callback(each.file.release)
                 if state:
                     each.reopen()
-            if any(not nodes.on_disk and not self._creates(nodes) for _, nodes in self.ends()):
-                path = work / "lost.npy"
+            if any(not nodes.looked_up_at_once and not self.creates(nodes) for _, nodes in self.ends()):
+                path = work / LOST
                 lost = stack.enter_context(
                     ArrayWriter.existing(path).reopen() if state else ArrayWriter(path, np.bool_)
                 )
@@ -351,7 +402,7 @@ class EdgeTable:
                 ids = _in_turn(ids, nodes.ids_of(chunk, self.spec.destination))
             asked[column].append(ids)
         for column, nodes in self.ends():
-            if lost is not None and not nodes.on_disk:
+            if lost is not None and not nodes.looked_up_at_once:
                 lost.append(nodes.find(chunk, column)[1] < 0)
 
     def _answer(
@@ -364,19 +415,15 @@ class EdgeTable:
     ) -> dict[str, FoundNumbers]:
         """Ends that may not create vertices first: rows that they lose create none at the other end."""
         answers: dict[str, FoundNumbers] = {}
-        for column in sorted(asked, key=lambda column: self._creates(ends[column])):
+        for column in sorted(asked, key=lambda column: self.creates(ends[column])):
             nodes = ends[column]
             if nodes.on_disk is None:
                 continue
-            place, creates = work / f"answers.{len(answers)}", self._creates(nodes)
+            place, creates = work / f"answers.{len(answers)}", self.creates(nodes)
             step = f"{noted[0]}: numbers of {column}"
             answers[column] = self._answer_end(asked[column], nodes, place, lost if creates else None, step, noted[1])
             if not creates and self.source is not self.destination:
-                with ArrayWriter(work / "lost_first.npy", np.bool_) as writer:
-                    for start, stop in ranges(answers[column].rows, _LOST_ROWS):
-                        writer.append(answers[column].take(stop - start) < 0)
-                lost = open_array(writer.path)
-                answers[column].again()
+                lost = write_lost(answers[column], work / "lost_first.npy")
         return answers
 
     def _answer_end(
@@ -386,7 +433,7 @@ class EdgeTable:
         assert nodes.on_disk is not None, "ids in memory are looked up row by row"
         if (state := journal.state(step)) is not None:
             return FoundNumbers(asked.file, open_array(place / "numbers.npy"), state["unknown"], state["created"])
-        found = nodes.on_disk.answer(asked, place, self._creates(nodes), lost)
+        found = nodes.on_disk.answer(asked, place, self.creates(nodes), lost)
         noted, files = nodes.noted(journal)
         state = {"unknown": found.unknown, "created": found.created}
         journal.note(step, state, [place / "numbers.npy", *files], nodes={nodes.spec.type: noted})
@@ -459,16 +506,17 @@ class EdgeTable:
         lost = np.zeros(len(chunk), np.bool_)
         ends = ((self.source, sources, self.spec.source), (self.destination, destinations, self.spec.destination))
         for nodes, numbers, _ in ends:
-            if not self._creates(nodes):
+            if not self.creates(nodes):
                 lost |= numbers < 0
         self.dropped += int(np.count_nonzero(lost))
         for row in np.flatnonzero(lost)[: _NAMED - len(self._named)].tolist():
-            nodes, _, column = next(end for end in ends if end[1][row] < 0 and not self._creates(end[0]))
+            nodes, _, column = next(end for end in ends if end[1][row] < 0 and not self.creates(end[0]))
             value = chunk.column(column)[row].as_py()
             self._named.append(f"{nodes.spec.type} {value!r} in {chunk.place(row)}")
         return lost
 
-    def _creates(self, nodes: NodeTable) -> bool:
+    def creates(self, nodes: NodeTable) -> bool:
+        """Whether an edge of this table may add a vertex of that type."""
         return nodes.grows_by_edges or (self.spec.dangling == "create" and nodes.table is not None)
 
     def _create(
@@ -522,6 +570,15 @@ class EdgeTable:
             f"{what.format(self.key)} that no node table has ({'; '.join(self._named)}{more}):"
             " add them to it, or set 'dangling: drop' or 'dangling: create'."
         )
+
+
+def write_lost(found: FoundNumbers, path: Path) -> Array:
+    """Which ids were not found; mapped."""
+    with ArrayWriter(path, np.bool_) as writer:
+        for start, stop in ranges(found.rows, _LOST_ROWS):
+            writer.append(found.take(stop - start) < 0)
+    found.again()
+    return open_array(path)
 
 
 def _joined(first: pa.Array, second: pa.Array) -> pa.Array:

@@ -1,7 +1,7 @@
 """From a spec to the fields its tables give, and from fields to arrays on disk."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +278,19 @@ class FieldWriters(ExitStack):
         """Let a first chunk decide types and widths, and write nothing."""
         for field in self._fields:
             field.rows(chunk)
+
+    def try_on_first(self, table: Table, begin: bool = False) -> None:
+        """The same with the first chunk of the whole table, where perhaps a shard is read; `begin` makes the files."""
+        shard, table.shard = table.shard, None
+        try:
+            with closing(table.chunks(set(roles_of(self._fields)) or set(table.roles))) as chunks:
+                first = next(chunks)
+        finally:
+            table.shard = shard
+        if begin:
+            self.append(first, np.zeros(len(first), np.bool_))
+        else:
+            self.try_on(first)
 
     def append(self, chunk: TableChunk, keep: Array | None = None) -> None:
         """The rows of a chunk, or those marked in `keep`."""

@@ -2,8 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +23,13 @@ from penstock.graph.schema import EdgeType, NodeInfo, SegmentInfo, edge_key
 from penstock.graph.segments import Addition, growing
 from penstock.graph.tables.bucket_files import READING_MB, MemoryBound
 from penstock.graph.tables.columns import Field
+from penstock.graph.tables.distributed import DividedImport
 from penstock.graph.tables.edges import EdgeTable, Spool
 from penstock.graph.tables.fields import standardise_as, standardised
-from penstock.graph.tables.lists import ListTarget, known_lists, lists_step, write_spool
+from penstock.graph.tables.lists import ListTarget, known_lists, lists_step, refuse_repeated, write_spool
 from penstock.graph.tables.nodes import NodeTable
-from penstock.graph.tables.reader import Table, TableChunk
+from penstock.graph.tables.reader import Table, TableChunk, readable_columns
+from penstock.graph.tables.shard_tasks import Map, Setting
 from penstock.graph.tables.spec import Spec, read_spec
 from penstock.memory import anonymous_mb
 from penstock.progress import SILENT, Progress
@@ -50,44 +51,44 @@ def import_tables(
     return run_import(spec_path, out, force, progress, memory_gb)[0]
 
 
+TASK_GB = 2.0
+"""The memory of a task where no other is given."""
+
+
 def run_import(
     spec_path: str | Path,
     out: str | Path,
     force: bool = False,
     progress: Progress = SILENT,
     memory_gb: float | None = None,
+    mapped: Map | None = None,
 ) -> tuple[Graph, Resumption | None]:
-    """The same, and where an import that was stopped before went on."""
+    """The same, and where an import that was stopped before went on.
+
+    With `mapped` the work is divided into tasks that it runs, on other nodes perhaps; the bound is that of each task.
+    """
     spec_path, out = Path(spec_path), Path(out)
     spec = read_spec(spec_path)
+    if mapped is not None:
+        memory_gb = TASK_GB if memory_gb is None else memory_gb
     bound = None if memory_gb is None else MemoryBound(memory_gb)
     check_target(out, force)
     work = lasting_name(out)
-    with _readable_columns(spec_path):
+    with readable_columns(spec_path):
         import_ = _Import(spec, spec_path.parent, work / "new", work / "spool", bound)
+        if mapped is not None and memory_gb is not None:
+            import_.divide(Setting(str(spec_path.resolve()), str(work), memory_gb), mapped)
     journal = FolderJournal() if bound is None else FolderJournal(work, import_.steps)
 
     with (
         noted_folder(out, force, journal, import_.sources(spec_path), _ABOUT, progress) as resumed,
-        _readable_columns(spec_path),
+        readable_columns(spec_path),
     ):
         import_.build(journal, progress)
     return Graph.open(out), resumed
 
 
 _ABOUT = About("import", "an import with --memory-gb")
-
-
-@contextmanager
-def _readable_columns(spec_path: Path) -> Iterator[None]:
-    """Errors of Arrow about a table's columns become a sentence."""
-    try:
-        yield
-    except pa.ArrowException as error:
-        problem = str(error).split("\n")[0].rstrip(".")
-        raise PenstockError(
-            f"A column of {spec_path}'s tables cannot be read as asked ({problem}).", code="wrong-type"
-        ) from error
 
 
 _VERTICES = "vertices"
@@ -106,6 +107,11 @@ class _Import:
         self._edges = [
             EdgeTable(each, tables, self._nodes[each.type[0]], self._nodes[each.type[2]], bound) for each in spec.edges
         ]
+        self._divided: tuple[Setting, Map] | None = None
+
+    def divide(self, setting: Setting, mapped: Map) -> None:
+        """Have the work be divided into tasks."""
+        self._divided = setting, mapped
 
     @property
     def steps(self) -> list[str]:
@@ -124,12 +130,15 @@ class _Import:
         tables = [each.table for each in self._nodes.values() if each.table is not None]
         tables += [each.table for each in self._edges]
         files = {str(file): [file.size, file.modified] for table in tables for file in table.files}
-        return Sources(read_document(spec_path), files)
+        return Sources(read_document(spec_path), files, cluster=self._divided is not None)
 
     def build(self, journal: FolderJournal, progress: Progress) -> None:
         """Write the graph's folder; the document comes last."""
         target = ListTarget(self._folder, self._bound, journal, progress)
-        node_sets, edge_sets = _read_all(self._nodes, self._edges, target, self._work)
+        if self._divided is None:
+            node_sets, edge_sets = _read_all(self._nodes, self._edges, target, self._work)
+        else:
+            node_sets, edge_sets = DividedImport(self._nodes, self._edges, target, *self._divided).run()
         origin = _origin(self._spec, self._nodes, self._edges)
         self._folder.mkdir(exist_ok=True)
         write_document(Graph(node_sets, edge_sets, self._spec.name, self._folder, origin), self._folder)
@@ -152,11 +161,7 @@ def _read_all(
         else:
             spool = spools.get(place) or table.spool(work / str(place), journal, target.progress)
             made = write_spool(spool, target)
-        if twice := sorted(map(edge_key, set(made) & set(edge_sets))):
-            raise PenstockError(
-                f"Edge type {twice[0]} comes from two tables: give its edges in one, or rename a relation.",
-                code="duplicate",
-            )
+        refuse_repeated(made, edge_sets)
         edge_sets |= made
     shutil.rmtree(work, ignore_errors=True)
     return node_sets, edge_sets
@@ -204,7 +209,7 @@ def append_tables(graph: str | Path, spec_path: str | Path, progress: Progress =
     the node types in the spec, and the new edges.
     """
     spec_path = Path(spec_path)
-    with growing(Path(graph)) as held, _readable_columns(spec_path):
+    with growing(Path(graph)) as held, readable_columns(spec_path):
         known = held.graph
         spec = _as_imported(read_spec(spec_path), known)
         nodes = {

@@ -57,6 +57,13 @@ def new_index(kind: IdKind) -> IdIndex:
     return StringIndex() if kind == "string" else IntegerIndex()
 
 
+def counted_index(count: int) -> IdIndex:
+    """An index of the ids 0, 1, ..., count - 1."""
+    index = IntegerIndex()
+    index.count = count
+    return index
+
+
 class StringIndex(IdIndex):
     """Strings, kept as one run of bytes and offsets."""
 

@@ -1,14 +1,15 @@
 """From a spool of edges to neighbour lists: sorted in memory, or on disk where they do not fit."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
 from penstock.graph.blocks import map_blocks, ranges
 from penstock.graph.csr import build_lists, deduplicate_lists, index_dtype
@@ -77,11 +78,11 @@ def _write_type(spool: Spool, target: ListTarget) -> dict[EdgeType, EdgeSet]:
     held_out = {name: open_array(writer.path) for name, writer in spool.held_out.items()}
     made: dict[EdgeType, EdgeSet] = {}
     with target.progress.step(f"{key}: lists", edges.count, "edges"):
-        lists = write_lists(edges, spec.type, spool, held_out, target)
+        lists = write_lists(edges, spec.type, spec, spool.folder, held_out, target)
         made[spec.type] = replace(lists, categories=spool.fields.categories())
     if spec.reverse_type:
         with target.progress.step(f"{key}: reverse lists", edges.count, "edges"):
-            lists = write_lists(edges.reversed(), spec.reverse_type, spool, {}, target)
+            lists = write_lists(edges.reversed(), spec.reverse_type, spec, spool.folder, {}, target)
             made[spec.reverse_type] = replace(lists, categories=spool.fields.categories())
     return made
 
@@ -97,44 +98,72 @@ def _write_relations(spool: Spool, target: ListTarget) -> dict[EdgeType, EdgeSet
     made: dict[EdgeType, EdgeSet] = {}
     with target.progress.step(f"{edge_key(spec.type)}: lists", len(sources), "edges"):
         for number, name in enumerate(names):
-            columns = _relation(kept, number, spool.folder / "relation")
-            held_out = {split: _relation(file, number, spool.folder / split)["pairs"] for split, file in apart.items()}
+            columns = one_relation([kept], number, spool.folder / "relation")
+            held_out = {s: one_relation([file], number, spool.folder / s)["pairs"] for s, file in apart.items()}
             edges = ArrivedEdges(columns["sources"], columns["destinations"], spool.ends[0].count, spool.ends[1].count)
             kind = spec.type[0], name, spec.type[2]
-            made[kind] = write_lists(edges, kind, spool, held_out, target)
+            made[kind] = write_lists(edges, kind, spec, spool.folder, held_out, target)
             if spec.reverse:
-                back = kind[2], f"rev-{name}", kind[0]
-                made[back] = write_lists(edges.reversed(), back, spool, {}, target._replace(progress=SILENT))
+                back, silent = reverse_of(kind), target._replace(progress=SILENT)
+                made[back] = write_lists(edges.reversed(), back, spec, spool.folder, {}, silent)
     return made
+
+
+def reverse_of(kind: EdgeType) -> EdgeType:
+    """The edge type that `reverse` adds to that of a relation."""
+    return kind[2], f"rev-{kind[1]}", kind[0]
+
+
+def refuse_repeated(made: Iterable[EdgeType], known: Iterable[EdgeType]) -> None:
+    """Refuse edge types that two tables have, which the words of a column may name."""
+    if twice := sorted(map(edge_key, set(made) & set(known))):
+        raise PenstockError(
+            f"Edge type {twice[0]} comes from two tables: give its edges in one, or rename a relation.",
+            code="duplicate",
+        )
 
 
 def _by_relation(spool: Spool, split: str, columns: dict[str, Array], journal: FolderJournal) -> BucketFile:
     """Rows divided by their relations."""
     step = f"{edge_key(spool.spec.type)}: by relation, {split}"
-    codes = open_array(spool.relations[split].path)
-    kinds = {name: (values.dtype, values.shape[1:]) for name, values in columns.items()}
-    folder, buckets = spool.folder / f"by_relation.{split}", max(1, len(spool.words))
+    folder, relations = spool.folder / f"by_relation.{split}", len(spool.words)
     if journal.state(step) is not None:
-        return BucketFile(folder, buckets, kinds, known=True)
-    file = BucketFile(folder, buckets, kinds)
-    for start, stop in ranges(len(codes), _BLOCK_ROWS):
-        file.append(codes[start:stop], {name: values[start:stop] for name, values in columns.items()})
-    file.close()
+        return relation_file(folder, relations, columns, known=True)
+    file = relation_file(folder, relations, columns)
+    divide_relations(file, open_array(spool.relations[split].path), columns)
     journal.note(step, True, file.files)
     return file
 
 
-def _relation(file: BucketFile, number: int, work: Path) -> dict[str, Array]:
-    """The columns of one relation, mapped; the files are replaced by those of the next."""
+def relation_file(folder: Path, relations: int, columns: Mapping[str, Array], known: bool = False) -> BucketFile:
+    """A file for columns that are divided by relation."""
+    kinds = {name: (values.dtype, values.shape[1:]) for name, values in columns.items()}
+    return BucketFile(folder, max(1, relations), kinds, known=known)
+
+
+def divide_relations(
+    file: BucketFile, codes: Array, columns: Mapping[str, Array], number_of: Array | None = None
+) -> None:
+    """Write columns to such a file; `codes` are the relations of the rows, which `number_of` may number otherwise."""
+    for start, stop in ranges(len(codes), _BLOCK_ROWS):
+        some = codes[start:stop] if number_of is None else number_of[codes[start:stop]]
+        file.append(some, {name: values[start:stop] for name, values in columns.items()})
+    file.close()
+
+
+def one_relation(files: Iterable[BucketFile], number: int, work: Path) -> dict[str, Array]:
+    """The columns of one relation from such files, mapped; those of another in the folder are replaced."""
     shutil.rmtree(work, ignore_errors=True)
+    writers: dict[str, ArrayWriter] = {}
     with ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(ArrayWriter(work / f"{name}.npy", values.dtype, values.shape[1:]))
-            for name, values in file.columns().items()
-        }
-        for piece in file.pieces(number, number + 1):
-            for name, writer in writers.items():
-                writer.append(piece.columns[name])
+        for file in files:
+            for name, values in file.columns().items():
+                if name not in writers:
+                    writer = ArrayWriter(work / f"{name}.npy", values.dtype, values.shape[1:])
+                    writers[name] = stack.enter_context(writer)
+            for piece in file.pieces(number, number + 1):
+                for name, writer in writers.items():
+                    writer.append(piece.columns[name])
     return {name: open_array(writer.path) for name, writer in writers.items()}
 
 
@@ -179,15 +208,15 @@ class ArrivedEdges:
 
 
 def write_lists(
-    edges: ArrivedEdges, kind: EdgeType, spool: Spool, held_out: dict[str, Array], target: ListTarget
+    edges: ArrivedEdges, kind: EdgeType, spec: EdgeSpec, spool: Path, held_out: dict[str, Array], target: ListTarget
 ) -> EdgeSet:
-    """Edges sorted into lists, written and mapped. Lists ascend by source; parallel edges keep their order."""
+    """Edges of a spool as lists, written and mapped. Lists ascend by source; parallel edges keep their order."""
     bound, journal, progress = target.bound, target.journal, target.progress
-    folder, step, deduplicate = edges_folder(target.folder, kind), f"{edge_key(kind)}: sorted", spool.spec.deduplicate
+    folder, step, deduplicate = edges_folder(target.folder, kind), f"{edge_key(kind)}: sorted", spec.deduplicate
     if (state := journal.state(step)) is not None:
         progress.advance(edges.count)
         return open_edges(folder, EdgeInfo.model_validate(state), edges.num_destinations)
-    work = spool.folder / "sorted" / folder.name
+    work = spool / "sorted" / folder.name
     divided = journal.state(f"{step}, divided") is not None
     if bound is None or (_memory_of(edges, deduplicate) <= bound.list_bytes and not divided):
         made = _write_in_memory(edges, deduplicate, folder)
@@ -265,7 +294,7 @@ class _Run:
     sources: tuple[int, int]
 
 
-class _Division(NamedTuple):
+class ListDivision(NamedTuple):
     """Ranges of `1 << shift` vertices each, in groups of consecutive ones: from the first to before the last."""
 
     groups: list[tuple[int, int]]
@@ -287,27 +316,71 @@ class ListSorter:
 
     def write(self, step: str) -> EdgeSet:
         """Write the lists range by range, and map them. What is done of the step is noted after each range."""
-        edges, paths = self._edges, {name: self._path(f"field.{file_name(name)}") for name in self._fields}
         known = self._target.journal.state(piece_of(step, 0)) is not None
+        with self._files(known):
+            self._sort_all(self._all_edges(), step)
+        fields = {name: open_array(writer.path) for name, writer in self._writers.items()}
+        return EdgeSet(open_array(self._path("indptr")), open_array(self._path("indices")), fields)
+
+    @contextmanager
+    def _files(self, known: bool = False) -> Iterator[None]:
+        """The files of the lists, open; those that are `known` are gone on with."""
         with ExitStack() as stack:
 
-            def writer(path: Path, dtype: Any, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
+            def writer(name: str, dtype: Any, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
+                path = self._path(name)
                 made = ArrayWriter.existing(path).reopen() if known else ArrayWriter(path, dtype, row_shape)
                 return stack.enter_context(made)
 
-            self._indptr = writer(self._path("indptr"), np.int64)
-            self._indices = writer(self._path("indices"), index_dtype(edges.num_sources))
+            self._indptr = writer("indptr", np.int64)
+            self._indices = writer("indices", index_dtype(self._edges.num_sources))
             self._writers = {
-                name: writer(paths[name], values.dtype, values.shape[1:]) for name, values in self._fields.items()
+                name: writer(f"field.{file_name(name)}", values.dtype, values.shape[1:])
+                for name, values in self._fields.items()
             }
             if not known:
                 self._indptr.append(np.zeros(1, np.int64))
-            self._sort_all(_Run(edges.count, edges.blocks, (0, edges.num_destinations), (0, edges.num_sources)), step)
-        fields = {name: open_array(path) for name, path in paths.items()}
-        return EdgeSet(open_array(self._path("indptr")), open_array(self._path("indices")), fields)
+            yield
+
+    def _all_edges(self) -> "_Run":
+        edges = self._edges
+        return _Run(edges.count, edges.blocks, (0, edges.num_destinations), (0, edges.num_sources))
 
     def _path(self, name: str) -> Path:
         return self._target.folder / f"{name}.npy"
+
+    # Edges that lie in shards: each is counted and divided by one process, and each range of lists sorted by one.
+
+    def counts(self) -> Array:
+        """How many of the edges end in each range of destinations."""
+        return self._counts(self._all_edges(), by_row=True)[0]
+
+    def division(self, counts: Array, least: int) -> ListDivision:
+        """Groups of ranges that fit into memory, and at least so many where that is possible."""
+        cells = counts * self._edge_bytes + (_ROW_BYTES << (shift := self._shift(self._edges.num_destinations)))
+        return ListDivision(groups_of(cells, min(self._most, int(cells.sum()) // least)), shift)
+
+    def divide(self, division: ListDivision) -> None:
+        """Write the edges to the work folder, divided."""
+        self._written(self._all_edges(), division, by_row=True)
+
+    def write_range(self, folders: Sequence[Path], division: ListDivision, number: int) -> None:
+        """Write the lists of one group of ranges; the work folders of all shards have its edges."""
+        shards = [self._known_file(folder / "1", len(division.groups)) for folder in folders]
+
+        def blocks() -> Iterator[tuple[Array, Array, dict[str, Array]]]:
+            for shard in shards:
+                yield from _blocks_of(shard(), number)()
+
+        first, last = (each << division.shift for each in division.groups[number])
+        rows = first, min(last, self._edges.num_destinations)
+        count = sum(int(shard().counts()[number]) for shard in shards)
+        with self._files():
+            self._sort(_Run(count, blocks, rows, (0, self._edges.num_sources)))
+
+    def _known_file(self, folder: Path, buckets: int) -> Callable[[], BucketFile]:
+        """Opens a file of divided edges: no more than one of them is open at a time."""
+        return lambda: BucketFile(folder, buckets, self._columns(), known=True)
 
     def _sort_all(self, run: _Run, step: str) -> None:
         """Write all lists; where their edges are divided first, what is done is noted after every range."""
@@ -316,7 +389,7 @@ class ListSorter:
             self._sort(run)
             return
         if state is not None:
-            division = _Division(state["groups"], state["shift"])
+            division = ListDivision(state["groups"], state["shift"])
             self._divided += 1
             file = self._file(len(division.groups), known=True)
         else:
@@ -366,17 +439,25 @@ class ListSorter:
         yield from self._parts(run, division, file, by_row)
         file.remove()
 
-    def _division(self, run: _Run, by_row: bool) -> _Division:
+    def _division(self, run: _Run, by_row: bool) -> ListDivision:
         """Ranges of about equally many edges."""
+        counts, shift = self._counts(run, by_row)
+        most = self._most - _ROW_BYTES * (not by_row)
+        return ListDivision(groups_of(counts * self._edge_bytes + (_ROW_BYTES << shift) * by_row, most), shift)
+
+    def _counts(self, run: _Run, by_row: bool) -> tuple[Array, int]:
+        """The edges of ranges of `1 << shift` vertices each, and the shift."""
         low, high = run.rows if by_row else run.sources
-        shift = max(0, (high - low - 1).bit_length() - _CELLS.bit_length() + 1)
+        shift = self._shift(high - low)
         counts = np.zeros(((high - low - 1) >> shift) + 1, np.int64)
         for sources, destinations, _ in run.blocks():
             _count_cells(destinations if by_row else sources, low, shift, counts)
-        most = self._most - _ROW_BYTES * (not by_row)
-        return _Division(groups_of(counts * self._edge_bytes + (_ROW_BYTES << shift) * by_row, most), shift)
+        return counts, shift
 
-    def _parts(self, run: _Run, division: _Division, file: BucketFile, by_row: bool) -> Iterator[_Run]:
+    def _shift(self, vertices: int) -> int:
+        return max(0, (vertices - 1).bit_length() - _CELLS.bit_length() + 1)
+
+    def _parts(self, run: _Run, division: ListDivision, file: BucketFile, by_row: bool) -> Iterator[_Run]:
         """The edges of each range, from the file they were divided into."""
         low, high = run.rows if by_row else run.sources
         sizes = file.counts()
@@ -391,12 +472,14 @@ class ListSorter:
 
     def _file(self, buckets: int, known: bool = False) -> BucketFile:
         """A file for edges that are divided."""
+        return BucketFile(self._work / str(self._divided), buckets, self._columns(), known=known)
+
+    def _columns(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         dtype = self._edges.sources.dtype
         kinds = {name: (values.dtype, values.shape[1:]) for name, values in self._fields.items()}
-        columns = {"sources": (dtype, ()), "destinations": (dtype, ()), **{f"field.{n}": k for n, k in kinds.items()}}
-        return BucketFile(self._work / str(self._divided), buckets, columns, known=known)
+        return {"sources": (dtype, ()), "destinations": (dtype, ()), **{f"field.{n}": k for n, k in kinds.items()}}
 
-    def _written(self, run: _Run, division: _Division, by_row: bool) -> BucketFile:
+    def _written(self, run: _Run, division: ListDivision, by_row: bool) -> BucketFile:
         """The edges of a run, divided into a file of buckets."""
         low, groups = (run.rows if by_row else run.sources)[0], division.groups
         group_of = np.repeat(np.arange(len(groups)), [last - first for first, last in groups])

@@ -1,7 +1,7 @@
 """One node type from tables to arrays: numbered in one pass, its fields written in a second."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from penstock.graph.tables.bucket_files import MemoryBound
 from penstock.graph.tables.columns import LabelField
 from penstock.graph.tables.disk_index import DiskIndex
 from penstock.graph.tables.fields import FieldWriters, fold_codes, learn_fields, node_fields, roles_of
-from penstock.graph.tables.index import IdIndex, IdKind, new_index
+from penstock.graph.tables.index import IdIndex, IdKind, counted_index, new_index
 from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.spec import NodeSpec
 from penstock.progress import Progress
 
+MARKS = "marks.npy"
 _SPLIT_ROWS = 1 << 20
 _SAVED_IDS = 1 << 18
 
@@ -66,6 +67,7 @@ class NodeTable:
         if known is not None:
             self._index = _index_of(known)
         self._final_count = 0
+        self._elsewhere: int | None = None
         self._label = next((field for field in self.fields if isinstance(field, LabelField)), None)
         self._marks: ArrayWriter | None = None
         self._places: list[tuple[int, DataFile, int]] = []
@@ -81,6 +83,8 @@ class NodeTable:
     @property
     def count(self) -> int:
         """The number of vertices read so far."""
+        if self._elsewhere is not None:
+            return self._elsewhere
         if self.on_disk:
             return self.on_disk.count
         return self._index.count if self._index else self._final_count
@@ -111,6 +115,60 @@ class NodeTable:
         self._bound.holds(self.spec.type, 0)
         return self.on_disk
 
+    @property
+    def looked_up_at_once(self) -> bool:
+        """Whether the ids are on disk, here or in files of other processes."""
+        return self.on_disk is not None or self._elsewhere is not None
+
+    # Shards of a type's ids, each of which one process numbers.
+
+    def know(self, kind: IdKind, count: int, elsewhere: bool = False) -> None:
+        """There are so many vertices: with the ids 0, 1, 2, ..., or with those in files of other processes."""
+        self._index = new_index(kind) if elsewhere else counted_index(count)
+        self._elsewhere = count if elsewhere else None
+
+    def begin_shard(self, kind: IdKind, first: int) -> DiskIndex:
+        """From now on new ids are those of a shard, from number `first` on; they go to disk."""
+        assert self._bound is not None, "only a bound brings ids to disk"
+        self.on_disk = DiskIndex(kind, self._work / "ids", self._target, self._bound, first=first)
+        return self.on_disk
+
+    def number_shard(self, progress: Progress) -> list[tuple[int, int, int]]:
+        """Number the rows of the table's shard; the first row in it of every file, with the file's number and row."""
+        assert self.table is not None, "only a table has shards"
+        for chunk in learn_fields([], self.table, {str(self.spec.id)}, progress):
+            self._add_rows(chunk)
+        places = [(first, self.table.files.index(file), start) for first, file, start in self._places]
+        return [place for n, place in enumerate(places) if n == 0 or places[n - 1][1] != place[1]]
+
+    def place_shards(self, places: Iterable[tuple[int, int, int]]) -> None:
+        """Where the rows of all shards lie: the number of the first, and its file and row."""
+        assert self.table is not None, "only a table has shards"
+        self._places = [(first, self.table.files[file], start) for first, file, start in places]
+
+    def write_shard(self, progress: Progress) -> FieldWriters:
+        """Write the fields of the table's shard, and the marks of its rows."""
+        assert self.table is not None, "only a table has shards"
+        with FieldWriters(self.fields, self._target) as writers:
+            if self.fields:
+                writers.try_on_first(self.table)
+            self._write_rows(self.table, writers, progress)
+        return writers
+
+    def write_rest(self, marks: Iterable[Path], rows: int, created: int) -> list[str]:
+        """The fields of so many vertices that edges have created, and the splits; their names."""
+        with FieldWriters(self.fields, self._target) as writers:
+            if self.table is not None and self.fields:
+                writers.try_on_first(self.table, begin=True)
+                writers.append_blank(created)
+        paths = list(marks)
+        if paths:
+            with ArrayWriter(self._marks_path, np.int8) as self._marks:
+                for path in paths:
+                    self._marks.append(open_array(path))
+        self.table_rows = rows
+        return list(self._splits())
+
     def _fits(self, ids: pa.Array) -> bool:
         return self._bound is None or self._bound.holds(self.spec.type, self._known.size_with(ids))
 
@@ -136,7 +194,7 @@ class NodeTable:
                 self._add_rows(chunk)
         self.table_rows = self.count
         if self.on_disk and (repeated := self.on_disk.repeated()):
-            raise self._twice(repeated[0], repeated[1], self.on_disk.id_of(repeated[0]))
+            raise self.twice(repeated[0], repeated[1], self.on_disk.id_of(repeated[0]))
         state, files = self.noted(journal)
         learned = [field.learned() if field.learns else None for field in self.fields]
         journal.note(self._step("ids"), learned, files, nodes={self.spec.type: state})
@@ -221,11 +279,10 @@ class NodeTable:
                 None,
             )
             return
-        self._index = new_index(state["kind"])
         if state["counted"] is not None:
-            for start, stop in ranges(state["counted"], _SAVED_IDS):
-                self._index.add(pa.array(np.arange(start, stop)))
+            self._index = counted_index(state["counted"])
             return
+        self._index = new_index(state["kind"])
         names = ("lengths", "bytes") if state["kind"] == "string" else ("ids",)
         paths = [self.known_folder / f"{name}.npy" for name in names]
         # Beyond a bound that is smaller now, they go to disk as ids do that are read.
@@ -250,7 +307,7 @@ class NodeTable:
 
     @property
     def _marks_path(self) -> Path:
-        return self._work / "marks.npy"
+        return self._work / MARKS
 
     def finish(self, writers: FieldWriters) -> NodeSet:
         """Write everything to disk, now that no vertex will be added. The index is freed."""
@@ -306,7 +363,7 @@ class NodeTable:
         repeated = np.flatnonzero(numbers != np.arange(first, first + len(ids)))
         if len(repeated):
             row = int(repeated[0])
-            raise self._twice(first + row, int(numbers[row]), ids[row].as_py())
+            raise self.twice(first + row, int(numbers[row]), ids[row].as_py())
 
     def _add_new(self, ids: pa.Array) -> Array | None:
         """Number ids; None where they are on disk, which must not know them."""
@@ -317,7 +374,7 @@ class NodeTable:
             return None
         return self._known.add(ids)
 
-    def _twice(self, row: int, earlier: int, value: object) -> PenstockError:
+    def twice(self, row: int, earlier: int, value: object) -> PenstockError:
         """The error about an id that two rows have."""
         what = f"column {self.spec.id!r}: id {value!r} occurs already in {self._place(earlier)}"
         return PenstockError(

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -313,12 +314,27 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
     return pa.float32() if kinds.is_float16(kind) else kind
 
 
+@contextmanager
+def readable_columns(spec_path: Path) -> Iterator[None]:
+    """Errors of Arrow about a table's columns become a sentence."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        problem = str(error).split("\n")[0].rstrip(".")
+        raise PenstockError(
+            f"A column of {spec_path}'s tables cannot be read as asked ({problem}).", code="wrong-type"
+        ) from error
+
+
 _SAMPLE_BYTES = 4 << 20
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 Position: TypeAlias = tuple[int, int]
 """A place in a table: the number of a file, and rows of it."""
+
+Shard: TypeAlias = tuple[Position, Position]
+"""Consecutive rows of a table: those from a position to before another."""
 
 
 def _after(before: int, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -371,6 +387,9 @@ class Table:
         self._format = format_of(self.files, spec.format)
         self.rows = 0
         """Rows of all files; 0 where only reading would tell."""
+        self.shard: Shard | None = None
+        """The rows that `chunks` reads; None: all."""
+        self._rows_of: list[int] = []
         # The header of a Parquet file is cheap to read; text files are opened when they are needed.
         if self._format != "parquet":
             with self.files[0].readable(self._format):
@@ -379,11 +398,13 @@ class Table:
         with ThreadPoolExecutor(min(len(self.files), _HEADERS_AT_ONCE)) as pool:
             for file, (names, rows) in zip(self.files, pool.map(_header, self.files), strict=True):
                 self._check_columns(file, names)
-                self.rows += rows
+                self._rows_of.append(rows)
+        self.rows = sum(self._rows_of)
 
     def chunks(self, columns: Collection[str], after: Position = (0, 0)) -> Generator[TableChunk, None, None]:
         """All rows in order, or those after a position. The next chunk is read while the last one is processed."""
-        stream = self._stream([name for name in self.roles if name in columns], after)
+        first, until = self.shard or ((0, 0), (len(self.files), 0))
+        stream = self._stream([name for name in self.roles if name in columns], max(first, after), until)
         rows = 0
         with ThreadPoolExecutor(1) as pool:
             pending = pool.submit(next, stream, None)
@@ -391,8 +412,43 @@ class Table:
                 pending = pool.submit(next, stream, None)
                 rows += len(chunk)
                 yield chunk
-        if rows == 0 and after == (0, 0) and not self._allow_empty:
+        if self.shard is None and after == (0, 0):
+            self.check_rows(rows)
+
+    def check_rows(self, rows: int) -> None:
+        """Refuse a table that has no rows, unless it may be empty."""
+        if rows == 0 and not self._allow_empty:
             raise self._empty(self.files[0])
+
+    def shards(self, rows: int) -> list[Shard]:
+        """Shards of at least so many rows, of whole files or row groups of Parquet files; the last may have fewer."""
+        found: list[Shard] = []
+        begin, held = (0, 0), 0
+        for number, file in enumerate(self.files):
+            for stop, count in self._pieces(number, file, rows):
+                held += count
+                if held >= rows:
+                    found.append((begin, stop))
+                    begin, held = stop, 0
+        end = (len(self.files), 0)
+        return found if begin == end else [*found, (begin, end)]
+
+    def _pieces(self, number: int, file: DataFile, rows: int) -> Iterator[tuple[Position, int]]:
+        """The rows of a file that are best read by one process: where they end, and how many they are."""
+        if self._format != "parquet":
+            # Only reading would tell how many a text has.
+            yield (number + 1, 0), rows
+            return
+        if self._rows_of[number] <= rows:
+            yield (number + 1, 0), self._rows_of[number]
+            return
+        with file.readable(self._format), file.open() as source:
+            metadata = pq.read_metadata(source)
+        end, last = 0, metadata.num_row_groups - 1
+        for group in range(metadata.num_row_groups):
+            count = int(metadata.row_group(group).num_rows)
+            end += count
+            yield (number + 1, 0) if group == last else (number, end), count
 
     def position(self, chunk: TableChunk) -> Position:
         """The position behind a chunk."""
@@ -410,15 +466,20 @@ class Table:
         rows: int = round(sum(file.size for file in self.files) * lines / max(1, used))
         return max(0, rows - (0 if self._format == "json" else len(self.files)))
 
-    def _stream(self, columns: list[str], after: Position) -> Iterator[TableChunk]:
-        for number, file in enumerate(self.files[after[0] :], after[0]):
+    def _stream(self, columns: list[str], after: Position, until: Position) -> Iterator[TableChunk]:
+        for number, file in enumerate(self.files[after[0] : until[0] + (until[1] > 0)], after[0]):
             skipped = after[1] if number == after[0] else 0
+            stop = until[1] if number == until[0] else None
             start = 0
             with file.readable(self._format):
                 for start, batch in self._batches(file, columns, skipped):
+                    if stop is not None:
+                        batch = batch.slice(0, stop - start)
                     if start + batch.num_rows > skipped:
                         yield TableChunk(batch.slice(max(0, skipped - start)), file, max(start, skipped))
                     start += batch.num_rows
+                    if start == stop:
+                        break
                 if start == 0 and not skipped:
                     # An empty chunk still gives the types and widths of its columns.
                     yield TableChunk(self._no_rows(file, columns), file, 0)

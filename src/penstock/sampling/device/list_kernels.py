@@ -362,7 +362,7 @@ def bound_kept(
         tl.store(needed, tl.minimum(kept, 0x7FFFFFFF).to(tl.int32))
 
 
-# Vertices that are drawn for all rows of a hop together (`layer_hops`).
+# Vertices that are drawn for all rows of a hop together (`hops.TableDrawHop`, `hops.ImportanceHop`).
 
 _TO_UNIT = tl.constexpr(1.0 / (1 << 53))
 

@@ -20,8 +20,10 @@ from penstock.sampling.device.hops import (
     Excluded,
     FilterHop,
     Hop,
+    ImportanceHop,
     ListedHop,
     LoadRule,
+    TableDrawHop,
     Tables,
     Topology,
     UniformHop,
@@ -31,7 +33,6 @@ from penstock.sampling.device.hops import (
     hop_kernels,
     power,
 )
-from penstock.sampling.device.layer_hops import ImportanceHop, TableDrawHop
 from penstock.sampling.draws import SCANNED
 from penstock.sampling.neighbours import check_fanouts
 
