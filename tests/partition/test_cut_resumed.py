@@ -233,3 +233,24 @@ def test_killed(tmp_path, notes):
     (said,) = [note for note in json.loads(again.stdout)["notes"] if "stopped" in note]
     assert f"goes on after step {notes} of 6" in said
     assert digests(out) == digests(tmp_path / "whole") and not left(out).exists()
+
+
+def test_parts_that_tasks_have_written_are_not_written_again(graph, out):
+    """Whoever goes on: other tasks, or this machine."""
+
+    def two(function, tasks):
+        yield from map(function, tasks[:2])
+        raise StoppedError
+
+    def others(function, tasks):
+        parts.extend(task.part for task in tasks)
+        return map(function, tasks)
+
+    parts, whole = [], expected(graph)
+    for again in (others, None):
+        with pytest.raises(StoppedError):
+            cut(graph, HOW, out, mapped=two)
+        cut(graph, HOW, out, mapped=again)
+        assert digests(out) == whole
+        shutil.rmtree(out)
+    assert parts == [2]

@@ -180,7 +180,7 @@ def test_tasks_that_run_twice_change_nothing(bench: Workbench) -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.97, pytest.param(0.3, marks=pytest.mark.long)])
-def test_an_import_that_was_stopped_goes_on(bench: Workbench, monkeypatch, share) -> None:
+def test_an_import_that_was_stopped_goes_on(bench: Workbench, share) -> None:
     """Whatever it has written besides is left alone or written again."""
     _tables(bench, "strings")
     spec = bench.spec(*SPECS["several types"])
@@ -201,7 +201,6 @@ def test_an_import_that_was_stopped_goes_on(bench: Workbench, monkeypatch, share
             left[0] -= 1
             yield function(task)
 
-    monkeypatch.setattr(importer, "_PASSING", ())
     with pytest.raises(StoppedError):
         _divided(spec, divided, stopping)
     (unnoted := bench.folder / ".divided.unfinished/tasks/half.0123").mkdir()
