@@ -210,6 +210,8 @@ def test_different_labels(first, blocks, expected):
 def test_more_different_labels_than_are_kept():
     job = make_job({"graph": "g"}).model_copy(update={"max_classes": 10**7})
     assert different_labels(np.empty(0, np.int64), iter([np.arange(70_000)]), job) is None
+    # Texts are refused with all of them at hand.
+    assert different_labels(np.array(["a"]), iter([np.array(["a", "b"])]), job) is None
 
 
 def test_labels_that_are_wrong_are_refused_as_on_one_machine(tmp_path):

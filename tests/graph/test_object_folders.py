@@ -255,6 +255,17 @@ def object_held():
     return cache_folders._held
 
 
+def test_parts_that_could_not_be_sent_are_not_made_again(store, tmp_path, monkeypatch):
+    graph = community_graph(60).save(tmp_path / "graph")
+    store.faults.word, store.faults.times = "write bucket/parts/part1", 1
+    with refused("external-failure s3://bucket/parts"):
+        ps.cut(graph, ps.Cut(parts=2), "s3://bucket/parts")
+    monkeypatch.setattr("penstock.partition.writer.PartWriter.write", None)
+    assert ps.cut(graph, ps.Cut(parts=2), "s3://bucket/parts").parts == 2
+    use_cache(monkeypatch, tmp_path / "elsewhere")
+    assert ps.open_partition("s3://bucket/parts").parts == 2
+
+
 def test_paths_are_shown_as_users_know_them(store, tmp_path):
     community_graph(60).save(GRAPH)
     place = local_copy(GRAPH)

@@ -12,6 +12,7 @@ import pytest
 
 from forks import forked_command, run_forked
 from penstock import Graph
+from penstock.errors import PenstockError
 from penstock.graph.journal import FolderJournal
 from penstock.partition import Cut, assignment, cut
 from penstock.partition.writer import PartWriter
@@ -233,6 +234,29 @@ def test_killed(tmp_path, notes):
     (said,) = [note for note in json.loads(again.stdout)["notes"] if "stopped" in note]
     assert f"goes on after step {notes} of 6" in said
     assert digests(out) == digests(tmp_path / "whole") and not left(out).exists()
+
+
+def test_a_lost_cluster_keeps_what_is_done_and_a_killed_task_leaves_nothing(graph, out):
+    """Attempts lie beside the parts; those of a process that another has taken over from add nothing."""
+
+    def lost(function, tasks):
+        yield function(tasks[0])
+        left = Path(tasks[1].folder).with_name(f"{tasks[1].name}.killed")
+        shutil.copytree(Path(tasks[0].folder) / tasks[0].name, left)
+        stale.append(tasks[1])
+        raise PenstockError("The Ray cluster has lost a task.", code="peer-lost")
+
+    def also_by_the_old(function, tasks):
+        with refused("external-failure another command"):
+            function(stale[0])
+        return map(function, tasks)
+
+    stale, whole = [], expected(graph)
+    with refused("peer-lost"):
+        cut(graph, HOW, out, mapped=lost)
+    notes = Notes()
+    cut(graph, HOW, out, mapped=also_by_the_old, progress=notes)
+    assert digests(out) == whole and any("goes on after" in sentence for sentence in notes.notes)
 
 
 def test_parts_that_tasks_have_written_are_not_written_again(graph, out):

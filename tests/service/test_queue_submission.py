@@ -76,6 +76,7 @@ def test_addresses_below_one_that_is_allowed_are_taken(rules):
         "s3://lab/secret",
         "s3://lab/graphs-of-others/shop",
         "s3://lab/graphs/../secret",
+        "s3://lab/graphs/%2e%2e/secret",
         "s3://lab/graphs/shop?endpoint_override=elsewhere",
         "s3://other/shop",
         "gs://lab/graphs/shop",

@@ -106,10 +106,10 @@ def validated(model: type[Valid], fields: Any, wrong: str, code: Code = "invalid
         raise PenstockError(f"{wrong}: {first_problem(error)}.", code=code) from None
 
 
-def read_yaml(path: Path, what: str) -> dict[Any, Any]:
-    """The mapping in a YAML file; `what` says in errors which file the user should name."""
+def read_yaml(path: Path, what: str, text: str | None = None) -> dict[Any, Any]:
+    """The mapping in a YAML file, or in its `text`; `what` says in errors which file the user should name."""
     try:
-        raw = parse_yaml(read_document(path))
+        raw = parse_yaml(read_document(path) if text is None else text)
     except FileNotFoundError:
         raise PenstockError(f"{path} does not exist: name {what}.", code="file-not-found") from None
     except (OSError, UnicodeDecodeError, ValueError) as error:

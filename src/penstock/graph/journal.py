@@ -13,9 +13,10 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,7 +97,7 @@ class FolderJournal:
     """The notes of some work in a folder. Without a folder nothing is noted, and nothing was done before."""
 
     def __init__(self, folder: Path | None = None, steps: Sequence[str] = ()) -> None:
-        self._folder, self._steps = folder, steps
+        self._folder, self._steps, self.owner = folder, steps, token_hex(8)
         self._states: dict[str, Any] = {}
         self._proofs: dict[str, Proof] = {}
         self.nodes: dict[str, Any] = {}
@@ -157,7 +158,7 @@ class FolderJournal:
     def resume(self, sources: Sources) -> tuple[Resumption | None, str | None]:
         """Go on with what lies in the folder, or begin anew: where it goes on, and what could not be gone on with."""
         assert self._folder is not None, "only a journal in a folder can be resumed"
-        about, *notes = _whole_lines(self._folder / JOURNAL) or [{}]
+        about, *notes = [*_lines(self._folder / JOURNAL)] or [{}]
         if not about:
             problem = "its journal is missing or damaged" if any(self._folder.iterdir()) else None
         else:
@@ -167,9 +168,10 @@ class FolderJournal:
             problem = "files of it are missing or damaged"
         for note in notes[:kept]:
             self._apply(note)
-        self._clear()
-        lines = [asdict(sources), *notes[:kept]]
+        # From now on tasks of a process that had it before add nothing (`check_owner`).
+        lines = [{**asdict(sources), "owner": self.owner}, *notes[:kept]]
         replace_whole(self._folder / JOURNAL, lambda file: file.writelines(map(_line, lines)), durable=True)
+        self._clear()
         return self._resumption() if kept else None, problem
 
     def _resumption(self) -> Resumption:
@@ -237,7 +239,22 @@ class FolderJournal:
             settle_rows(self._folder / name, proof.shape[0])
 
 
-_PASSING: tuple[Code, ...] = ("external-failure", "write-failed", "file-not-found", "not-permitted")
+def check_owner(folder: Path, owner: str, version: str) -> None:
+    """Refuse a task on a node with another version, or of a process whose journal another has taken over since."""
+    if version != __version__:
+        raise PenstockError(
+            f"A node has Penstock {__version__} and the command runs with {version}: install one version on all nodes;"
+            " the same command then goes on.",
+            code="external-failure",
+        )
+    if next(_lines(folder / JOURNAL), {}).get("owner") != owner:
+        raise PenstockError(
+            f"{folder} is written by another command now, or cannot be read: wait for that one.",
+            code="external-failure",
+        )
+
+
+_PASSING: tuple[Code, ...] = ("external-failure", "write-failed", "file-not-found", "not-permitted", "peer-lost")
 """Errors after which the same command may succeed: what is done is kept for it."""
 
 
@@ -306,20 +323,15 @@ def _line(note: Mapping[str, Any]) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """The lines up to the first one that was not written whole."""
-    found: list[dict[str, Any]] = []
-    try:
-        with open_regular(path) as file:
-            for line in file:
-                checksum, _, text = line.partition(b" ")
-                if not text.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text[:-1]):
-                    break
-                found.append(json.loads(text))
-    except (OSError, ValueError):
-        # Whatever cannot be read was never noted.
-        return found
-    return found
+    # Whatever cannot be read was never noted.
+    with suppress(OSError, ValueError), open_regular(path) as file:
+        for line in file:
+            checksum, _, text = line.partition(b" ")
+            if not text.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text[:-1]):
+                return
+            yield json.loads(text)
 
 
 def _below(path: str, names: Iterable[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -69,16 +69,22 @@ def lasting_folder(target: Path, force: bool, keeps: Callable[[BaseException], b
         work, lock = _held_folder(target)
     except OSError as error:
         raise PenstockError(_disk_sentence(error, target), code="write-failed") from error
+    is_placed = False
     try:
         yield work
         _replace(work / "new", target, force)
-        shutil.rmtree(work, ignore_errors=True)
+        is_placed = True
         send(target)
+        shutil.rmtree(work, ignore_errors=True)
     except BaseException as error:
         kept = keeps(error)
         abandon(target)
         if not kept:
             shutil.rmtree(work, ignore_errors=True)
+        elif is_placed:
+            # It could not be sent to its address: the next process for this target finds it done.
+            with suppress(OSError):
+                target.rename(work / "new")
         if isinstance(error, OSError):
             raise PenstockError(_disk_sentence(error, target, kept), code="write-failed") from error
         raise

@@ -37,7 +37,7 @@ from penstock.partition.problem import (
     whole_of,
 )
 from penstock.partition.refine import balanced, check_table, filled, repaired
-from penstock.partition.writer import PartWriter, Relabelling, relabel, write_parts
+from penstock.partition.writer import PartWriter, Relabelling, check_readable, relabel, write_parts
 from penstock.progress import SILENT, Progress
 
 # The second level: every part's vertices divided among its trainers. This is only a labelling; nothing is stored twice.
@@ -245,6 +245,8 @@ def cut(
         raise PenstockError(
             f"{folder} is the graph that is being cut: name another folder for its parts.", code="file-exists"
         )
+    if mapped is not None:
+        check_readable(graph)
     work = lasting_name(folder)
     journal = FolderJournal(work, _steps_of(how)) if graph.is_as_stored() else FolderJournal()
     with noted_folder(folder, force, journal, _sources_of(graph, how), _ABOUT, progress):
@@ -406,7 +408,7 @@ def _write_partition(assigned: Assigned, trainer: Array, folder: Path, journal: 
         folders = {part: part_folder(folder, part) for part in range(how.parts)}
         if mapped is not None:
             missing = {part: path for part, path in folders.items() if journal.state(_part_step(part)) is None}
-            for part, counts in write_parts(graph, maps, how.trainers, folder, missing, mapped):
+            for part, counts in write_parts(graph, maps, how.trainers, folder, missing, mapped, journal.owner):
                 _note_part(part, missing[part], counts, journal)
         writer = PartWriter(graph, maps, how.trainers, problem.threads, problem.progress)
         written = [_noted_part(writer, part, path, journal) for part, path in folders.items()]

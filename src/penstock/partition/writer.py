@@ -29,10 +29,12 @@ from penstock.graph.folder import (
 )
 from penstock.graph.graph import Graph
 from penstock.graph.ids import take_ids
+from penstock.graph.journal import check_owner
 from penstock.graph.schema import EdgeType, edge_key, file_name
 from penstock.kernels import njit
 from penstock.partition.problem import WholeAdjacency
 from penstock.progress import SILENT, Progress
+from penstock.version import __version__
 
 
 @dataclass(frozen=True)
@@ -202,27 +204,34 @@ class PartTask(NamedTuple):
     trainers: int
     bounds: dict[str, list[int]]
     """By node type, see `Relabelling`."""
+    owner: str
+    version: str = __version__
 
 
-def write_parts(
-    graph: Graph, maps: _Maps, trainers: int, folder: Path, parts: Mapping[int, Path], mapped: Any
-) -> Iterator[tuple[int, dict[EdgeType, int]]]:
-    """Write some parts to the folders given for them, each by a call that `mapped` makes, perhaps in another process;
-    yields each with its counts of edges.
-    """
+def check_readable(graph: Graph) -> Path:
+    """The folder from which tasks read a graph; an error where it lies in none as it is."""
     if graph.path is None or not graph.is_as_stored():
         raise PenstockError(
             f"Graph {graph.name!r} lies in no folder that other nodes could read: save it to one that they share.",
             code="unsupported-combination",
         )
+    return graph.path
+
+
+def write_parts(
+    graph: Graph, maps: _Maps, trainers: int, folder: Path, parts: Mapping[int, Path], mapped: Any, owner: str
+) -> Iterator[tuple[int, dict[EdgeType, int]]]:
+    """Write some parts to the folders given for them, each by a call that `mapped` makes, perhaps in another process;
+    yields each with its counts of edges. `owner` is that of the journal, which lies above `folder`.
+    """
     if not parts:
         return
     with ArrayWriter(folder / _NEW, np.int64) as writer:
         for relabelling in maps.values():
             writer.append(relabelling.new)
     bounds = {name: relabelling.bounds.tolist() for name, relabelling in maps.items()}
-    graph_path, target = str(graph.path.resolve()), str(folder.resolve())
-    tasks = [PartTask(graph_path, target, part, path.name, trainers, bounds) for part, path in parts.items()]
+    graph_path, target = str(check_readable(graph).resolve()), str(folder.resolve())
+    tasks = [PartTask(graph_path, target, part, path.name, trainers, bounds, owner) for part, path in parts.items()]
     for part, counts in zip(parts, mapped(write_part, tasks), strict=True):
         yield part, {kind: counts[edge_key(kind)] for kind in graph.edges}
     (folder / _NEW).unlink()
@@ -238,14 +247,17 @@ def write_part(task: PartTask) -> dict[str, int]:
             " folders that all nodes of the cluster share.",
             code="file-not-found",
         )
+    check_owner(folder.parent, task.owner, task.version)
     graph, maps, start = Graph.open(task.graph), _Maps(), 0
     original, new = open_array(folder / "original.npy"), open_array(folder / _NEW)
     for name, bounds in task.bounds.items():
         mine, start = slice(start, start + bounds[-1]), start + bounds[-1]
         maps[name] = Relabelling(original[mine], new[mine], np.array(bounds))
-    attempt = folder / f"{task.name}.{token_hex(6)}"
+    # Beside the partition: what a process leaves that is killed is no part of it.
+    attempt = folder.with_name(f"{task.name}.{token_hex(6)}")
     try:
         counts = PartWriter(graph, maps, task.trainers, default_threads(), SILENT).write(task.part, attempt)
+        check_owner(folder.parent, task.owner, task.version)
         try:
             attempt.rename(folder / task.name)
         except OSError:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from penstock.errors import PenstockError
 from penstock.graph.document_sweep import MOST_POINTS, Point, Sweep, fields_of, points_of, said, with_point
@@ -149,7 +150,8 @@ def allowed_place(given: str, rules: SubmissionRules) -> str:
     address, _, query = address_of(given).partition("?")
     allowed = [each.partition("?")[::2] for each in rules.addresses]
     # The query may name another store.
-    if ".." in address.split("/") or not any(f"{address}/".startswith(f"{a}/") and query == q for a, q in allowed):
+    is_below = any(f"{address}/".startswith(f"{above}/") and query == options for above, options in allowed)
+    if not is_below or ".." in unquote(address).split("/"):
         raise PenstockError(
             f"{address} is not below an address that jobs may name: start the service with --allow and an address that"
             " is above it, with the same options after a ? if there are any.",

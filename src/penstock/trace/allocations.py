@@ -488,8 +488,9 @@ def _log_softmax_backward(grad: Tensor, _: Tensor, __: int, dtype: torch.dtype) 
     return like(grad, dtype)
 
 
-def _cross_entropy(x: Tensor, _: Tensor, __: Any = None, ___: Any = None, reduction: int = 1) -> Tensor:
-    return like(x) if reduction == 0 else x.new_empty(())
+def _cross_entropy(x: Tensor, true: Tensor, _: Any = None, __: Any = None, reduction: int = 1) -> Tensor:
+    kind = torch.result_type(x, true)
+    return like(x, kind) if reduction == 0 else x.new_empty((), dtype=kind)
 
 
 def _nll_loss(x: Tensor, target: Tensor, _: Any, reduction: int, __: int) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from penstock.cli.data import data
 from penstock.cluster.launch.ray_cluster import ray_tasks
 from penstock.graph import Graph
 from penstock.graph.data import SPLITS
+from penstock.graph.journal import FolderJournal, Sources
 from penstock.graph.tables import bucket_files, distributed, import_tables, importer, reader, shard_tasks
 from penstock.graph.tables.importer import run_import
 from penstock.graph.tables.shard_tasks import Setting, ShardTask, run_task
@@ -261,11 +263,37 @@ def test_an_empty_table_is_refused_or_allowed(bench: Workbench) -> None:
 
 
 def test_a_node_that_does_not_see_the_folders_says_so(tmp_path: Path) -> None:
-    setting = Setting(str(tmp_path / "spec.yaml"), str(tmp_path / "work"), 1.0)
+    work, journal = tmp_path / "work", FolderJournal(tmp_path / "work")
+    setting = Setting(str(tmp_path / "spec.yaml"), "", str(work), 1.0, journal.owner)
     with refused("file-not-found share --out"):
         run_task(ShardTask(setting, "number", "tasks/0", {}))
-    with refused("unsupported-combination 0.0.0"):
-        run_task(ShardTask(Setting(setting.spec, setting.work, 1.0, "0.0.0"), "number", "tasks/0", {}))
+    work.mkdir()
+    (tmp_path / "spec.yaml").write_text("")
+    journal.resume(Sources("", {}))
+    with refused("external-failure 0.0.0"):
+        run_task(ShardTask(replace(setting, version="0.0.0"), "number", "tasks/0", {}))
+    # Another process goes on with the folder.
+    FolderJournal(work).resume(Sources("", {}))
+    with refused("external-failure another command"):
+        run_task(ShardTask(setting, "number", "tasks/0", {}))
+    assert [path.name for path in work.iterdir()] == ["journal"]
+
+
+def test_a_spec_that_changes_meanwhile_changes_nothing(bench: Workbench) -> None:
+    _tables(bench, "strings")
+    spec = bench.spec(*SPECS["several types"])
+    import_tables(spec, bench.out)
+    divided, ran = bench.folder / "divided", []
+
+    def changing(function, tasks):
+        for task in tasks:
+            ran.append(task)
+            if len(ran) == 3:
+                spec.write_text("nodes: []")
+            yield function(task)
+
+    _divided(spec, divided, changing)
+    assert _digests(divided) == _digests(bench.out)
 
 
 # The same on the nodes of a Ray cluster.

@@ -65,6 +65,7 @@ LIKE_TORCH = [
     (ATEN.select_scatter.default, (X, X[0], 0, 1), {}),
     (ATEN.binary_cross_entropy_with_logits.default, (X, X.abs(), None, None, 0), {}),
     (ATEN.binary_cross_entropy_with_logits.default, (X, X.abs()), {}),
+    (ATEN.binary_cross_entropy_with_logits.default, (X.bfloat16(), X.abs(), None, None, 0), {}),
     (ATEN.linalg_vector_norm.default, (X,), {}),
     (ATEN.linalg_vector_norm.default, (X, 2.0, [1], True), {"dtype": torch.float64}),
     (ATEN.mm.out, (X, X.T), {"out": torch.empty(4, 4)}),

@@ -419,7 +419,7 @@ def _check_address(address: str) -> None:
     if host and port.isdecimal() and "/" not in host:
         try:
             socket.create_connection((host, int(port)), _ANSWERED).close()
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             problem = str(error)
         else:
             return

@@ -76,12 +76,14 @@ def run_import(
     work = lasting_name(out)
     with readable_columns(spec_path):
         import_ = _Import(spec, spec_path.parent, work / "new", work / "spool", bound)
+        journal = FolderJournal() if bound is None else FolderJournal(work, import_.steps)
+        sources = import_.sources(spec_path, mapped is not None)
         if mapped is not None and memory_gb is not None:
-            import_.divide(Setting(str(spec_path.resolve()), str(work), memory_gb), mapped)
-    journal = FolderJournal() if bound is None else FolderJournal(work, import_.steps)
+            setting = Setting(str(spec_path.resolve()), sources.spec, str(work), memory_gb, journal.owner)
+            import_.divide(setting, mapped)
 
     with (
-        noted_folder(out, force, journal, import_.sources(spec_path), _ABOUT, progress) as resumed,
+        noted_folder(out, force, journal, sources, _ABOUT, progress) as resumed,
         readable_columns(spec_path),
     ):
         import_.build(journal, progress)
@@ -125,12 +127,12 @@ class _Import:
             *(lists_step(table.spec) for table in self._edges),
         ]
 
-    def sources(self, spec_path: Path) -> Sources:
-        """What the graph is made from."""
+    def sources(self, spec_path: Path, divided: bool) -> Sources:
+        """What the graph is made from, and whether by tasks."""
         tables = [each.table for each in self._nodes.values() if each.table is not None]
         tables += [each.table for each in self._edges]
         files = {str(file): [file.size, file.modified] for table in tables for file in table.files}
-        return Sources(read_document(spec_path), files, cluster=self._divided is not None)
+        return Sources(read_document(spec_path), files, cluster=divided)
 
     def build(self, journal: FolderJournal, progress: Progress) -> None:
         """Write the graph's folder; the document comes last."""

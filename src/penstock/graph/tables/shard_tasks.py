@@ -20,7 +20,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array, write_rows_at
 from penstock.graph.blocks import ranges
-from penstock.graph.journal import FolderJournal, Proof, proof_of
+from penstock.graph.journal import FolderJournal, Proof, check_owner, proof_of
 from penstock.graph.new_folders import JOURNAL
 from penstock.graph.schema import file_name
 from penstock.graph.tables.bucket_files import BucketFile, MemoryBound
@@ -58,8 +58,11 @@ class Setting:
     """What all tasks of an import are told. The paths are absolute."""
 
     spec: str
+    text: str
+    """The spec as it was when the import began."""
     work: str
     memory_gb: float
+    owner: str
     version: str = __version__
 
 
@@ -86,12 +89,6 @@ Map: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 def run_task(task: ShardTask) -> TaskResult:
     """Run a task. Where it is run twice, because its process was lost or seemed to be, one of the folders is kept."""
     work = Path(task.setting.work)
-    if task.setting.version != __version__:
-        raise PenstockError(
-            f"A node has Penstock {__version__} and the import runs with {task.setting.version}: install one version"
-            " on all nodes.",
-            code="unsupported-combination",
-        )
     if not (work / JOURNAL).is_file() or not Path(task.setting.spec).is_file():
         missing = task.setting.spec if (work / JOURNAL).is_file() else work.parent
         raise PenstockError(
@@ -99,6 +96,7 @@ def run_task(task: ShardTask) -> TaskResult:
             " lie in folders that all nodes of the cluster share (tables also at an address such as s3://).",
             code="file-not-found",
         )
+    check_owner(work, task.setting.owner, task.setting.version)
     function: Callable[[_TaskContext], Any] = _FUNCTIONS[task.function]
     if not task.folder:
         return TaskResult(function(_TaskContext(task, work)), {})
@@ -111,6 +109,7 @@ def run_task(task: ShardTask) -> TaskResult:
             state = function(_TaskContext(task, attempt))
         paths = sorted(attempt.rglob("*.npy"))
         files = {str(path.relative_to(attempt)): proof_of(ArrayWriter.existing(path)) for path in paths}
+        check_owner(work, task.setting.owner, task.setting.version)
         try:
             attempt.rename(folder)
         except OSError:
@@ -135,7 +134,7 @@ class _TaskContext:
         self.folder, self.given = folder, task.given
         self.work, self._spec_path = Path(task.setting.work), Path(task.setting.spec)
         self.bound = _bound(task.setting.memory_gb)
-        self.spec: Spec = read_spec(self._spec_path)
+        self.spec: Spec = read_spec(self._spec_path, task.setting.text)
 
     def nodes(self) -> NodeTable:
         """The node type of the task, whose arrays are written to its folder."""

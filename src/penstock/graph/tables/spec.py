@@ -12,9 +12,9 @@ from penstock.graph.documents import StrictDocument, read_yaml, validated
 from penstock.graph.schema import EdgeType, check_name, edge_key
 
 
-def read_spec(path: Path) -> "Spec":
-    """Read and validate a spec file. The files that it names are not opened yet."""
-    return validated(Spec, read_yaml(path, "the spec that describes your tables"), str(path))
+def read_spec(path: Path, text: str | None = None) -> "Spec":
+    """Read and validate a spec file, or its `text` as it was read. The files that it names are not opened yet."""
+    return validated(Spec, read_yaml(path, "the spec that describes your tables", text), str(path))
 
 
 class _Part(StrictDocument):

@@ -113,7 +113,7 @@ class KernelsOfForks:
             while read := os.read(self._told, LONGEST):
                 self._unread += read
         *names, self._unread = self._unread.split(b"\n")
-        for name in {name.decode() for name in names} - self._known:
+        for name in {name.decode(errors="replace") for name in names} - self._known:
             self._known.add(name)
             # What cannot be loaded is compiled by the job that needs it, which says what is wrong.
             with suppress(Exception):

@@ -164,6 +164,8 @@ def different_labels(first: Array, blocks: Iterable[Array], options: Job) -> Arr
     if first.ndim == 2:
         # The width says what is learned.
         return first[:0]
+    if first.dtype.kind not in "biuf":
+        return None
     first = first[:SAMPLED]
     if first.dtype.kind == "f" and are_quantities(first):
         return np.unique(first)
