@@ -26,7 +26,9 @@ def test_a_client_address_is_refused():
         join(RayOptions(address="ray://10.0.0.1:10001"))
 
 
-@pytest.mark.parametrize("address", ["ray://10.0.0.1:10001", "here", "127.0.0.1:1", "127.0.0.1:99999", ":6379", "a..b:1"])
+@pytest.mark.parametrize(
+    "address", ["ray://10.0.0.1:10001", "here", "127.0.0.1:1", "127.0.0.1:99999", ":6379", "a..b:1"]
+)
 def test_tasks_need_the_address_of_a_cluster(address):
     with refused(f"peer-lost --ray {address}"), ray_tasks(address):
         pass
