@@ -47,7 +47,7 @@ def test_killed_while_the_graph_is_cut(graph, tmp_path):
     job = {**JOB, "graph": str(graph), "run": str(tmp_path / "run")}
     done = run_forked(["python", KILLED.format(job=job)], timeout=120)
     assert done.returncode == -9, done.stderr
-    assert list((tmp_path / "run").glob(".parts.writing-*"))
+    assert list((tmp_path / "run").glob(".parts.unfinished"))
     # What --force accepts is decided when the folder is made.
     forced = make_job({**job, "run": str(tmp_path / "forced")})
     subprocess.run(["cp", "-a", str(tmp_path / "run"), forced.run], check=True)
@@ -56,7 +56,7 @@ def test_killed_while_the_graph_is_cut(graph, tmp_path):
     assert train(resume=tmp_path / "run", progress=progress).state == "finished"
     assert any("it is cut again" in said for said in progress.said)
     assert_same_losses(tmp_path / "run", tmp_path / "whole", 0)
-    assert not list((tmp_path / "run").glob(".parts.writing-*"))
+    assert not list((tmp_path / "run").glob(".parts.unfinished"))
 
 
 def test_a_full_disk_is_one_sentence_and_no_running_run(graph, tmp_path):
