@@ -106,7 +106,7 @@ def test_a_stream_with_the_token_does_not_give_way(client, monkeypatch):
 
 @contextmanager
 def answered(client, asked):
-    """A connection and the beginning of its answer: of a request that a busy machine takes up too late, there is none."""
+    """A connection and the beginning of its answer; a request that a busy machine takes up too late gets none."""
     for _ in range(100):
         with connection(client, asked) as made:
             text = b""
