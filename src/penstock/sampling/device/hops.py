@@ -25,7 +25,7 @@ EDGES = 1024
 _FEWEST = 32
 _CELLS = 1024
 _ORDERED = 256
-"""Rows and draws that a program handles, and lists that it orders."""
+"""Entries of transposed lists that a program orders."""
 
 
 LoadRule = Callable[[], Any]
@@ -576,22 +576,19 @@ class Turned:
         """Fill the reversed lists from edges whose positions are known."""
         kernels, rows, lists = hop_kernels(), self._rows, self.lists
         programs = blocks(rows, EDGES)
-        kernels.count_readers[(programs,)](self.readers, self._sums, rows, B=EDGES)
-        if self.chunks is not None:
-            self.chunks.fill_(-1)
+        count = 0 if self.chunks is None else len(self.chunks)
+        kernels.count_readers[(programs,)](
+            self.readers, self._sums, self._chunks, rows, count, B=EDGES, CHUNKS=power(-(-count // programs))
+        )
         kernels.bound_readers[(programs,)](
             self.readers, self._sums, lists.indptr, self._chunks, rows, CHUNK=CHUNK, BLOCKS=power(programs), B=EDGES
         )
         kernels.place_readers[(blocks(self._edges, EDGES),)](
             indices, self.slots, lists.indptr, edges, self._unordered, B=EDGES
         )
-        kernels.order_readers[(blocks(rows, _ORDERED),)](
-            lists.indptr, self._unordered, self.targets, lists.edges, lists.indices, rows, LONG=CHUNK, B=_ORDERED, E=4
+        kernels.order_readers[(blocks(self._edges, _ORDERED),)](
+            lists.indptr, indices, self._unordered, self.targets, edges, lists.edges, lists.indices, B=_ORDERED, E=8
         )
-        kernels.order_long_lists[(blocks(self._edges, _ORDERED),)](
-            lists.indptr, indices, self._unordered, self.targets, edges, lists.edges, lists.indices,
-            LONG=CHUNK, B=_ORDERED,
-        )  # fmt: skip
 
 
 def fill_totals(topology: Topology, vertices: Tensor, known: Tensor, totals: Tensor, excluded: Excluded) -> None:

@@ -234,18 +234,19 @@ def choose_columns(
     bits = mix(key[:, None] + (column[None, :] + 1).to(tl.uint64) * _STEP) >> 32
     if REPLACE:
         return ((bits * degree[:, None].to(tl.uint64)) >> 32).to(tl.int64)
-    # Floyd's method: draw below a growing bound; a repeat takes the newest position instead.
-    newest = degree[:, None] - FANOUT + column[None, :]
-    drawn = ((bits * (newest + 1).to(tl.uint64)) >> 32).to(tl.int64)
-    chosen = tl.where(column[None, :] == 0, drawn, tl.full((ROWS, COLUMNS), -1, tl.int64))
+    # Floyd's method: draw below a growing bound; a repeat takes the newest position instead. No list has 2^31 entries, so
+    # that positions are 32 bits wide, and comparing those of a row takes half the work.
+    newest = (degree[:, None] - FANOUT + column[None, :]).to(tl.int32)
+    drawn = tl.umulhi(bits.to(tl.uint32), (newest + 1).to(tl.uint32)).to(tl.int32)
+    chosen = tl.where(column[None, :] == 0, drawn, tl.full((ROWS, COLUMNS), -1, tl.int32))
     for j in tl.static_range(1, FANOUT):
         here = column[None, :] == j
         candidate = tl.sum(tl.where(here, drawn, 0), axis=1)
         repeated = tl.max((chosen == candidate[:, None]).to(tl.int32), axis=1) > 0
-        taken = tl.where(repeated, degree - FANOUT + j, candidate)
+        taken = tl.where(repeated, (degree - FANOUT + j).to(tl.int32), candidate)
         chosen = tl.where(here, taken[:, None], chosen)
-    whole = tl.broadcast_to(column[None, :].to(tl.int64), (ROWS, COLUMNS))
-    return tl.where((degree <= FANOUT)[:, None], whole, chosen)
+    whole = tl.broadcast_to(column[None, :], (ROWS, COLUMNS))
+    return tl.where((degree <= FANOUT)[:, None], whole, chosen).to(tl.int64)
 
 
 @jit
@@ -328,10 +329,13 @@ def forget(vertices, known, place, B: tl.constexpr):
 
 
 @jit
-def count_readers(readers, sums, rows, B: tl.constexpr):
-    """Sum the readers of a program's rows."""
-    i = tl.program_id(0) * B + tl.arange(0, B)
-    tl.store(sums + tl.program_id(0), tl.sum(tl.load(readers + i, mask=i < rows, other=0), axis=0))
+def count_readers(readers, sums, chunks, rows, chunk_count, B: tl.constexpr, CHUNKS: tl.constexpr):
+    """Sum the readers of a program's rows, and mark its CHUNKS chunks as those of no long list."""
+    program = tl.program_id(0)
+    i = program * B + tl.arange(0, B)
+    tl.store(sums + program, tl.sum(tl.load(readers + i, mask=i < rows, other=0), axis=0))
+    c = program * CHUNKS + tl.arange(0, CHUNKS)
+    tl.store(chunks + c, tl.full((CHUNKS,), -1, tl.int32), mask=c < chunk_count)
 
 
 @jit
@@ -369,57 +373,32 @@ def place_readers(indices, slots, indptr, edges, unordered, B: tl.constexpr):
 
 
 @jit
-def order_readers(
-    indptr, unordered, targets, out_edges, out_targets, rows, LONG: tl.constexpr, B: tl.constexpr, E: tl.constexpr
-):
+def order_readers(indptr, indices, unordered, targets, edges, out_edges, out_targets, B: tl.constexpr, E: tl.constexpr):
     """Sort every list by edge: slots were taken in any order, and sums must not depend on that.
 
-    An entry's rank is the number of smaller ones. Lists are short, mostly of one entry; those longer than LONG are left
-    to `order_long_lists`.
+    An entry's rank is the number of smaller ones. Entries are shared out among programs, not lists: a program for some
+    lists would take as long as their longest one, squared. Most lists have one entry, which has nothing to be compared
+    with.
     """
-    i = tl.program_id(0) * B + tl.arange(0, B)
-    start = tl.load(indptr + i, mask=i < rows, other=0)
-    length = tl.load(indptr + i + 1, mask=i < rows, other=0) - start
-    length = tl.where(length > LONG, 0, length)
-    longest = tl.max(length, axis=0)
-    piece = tl.arange(0, E)[None, :]
-    k = 0
-    while k < longest:
-        mine = k + piece < length[:, None]
-        edge = tl.load(unordered + start[:, None] + k + piece, mask=mine, other=0)
-        rank = tl.zeros((B, E), tl.int32)
-        other = 0
-        while other < longest:
-            value = tl.load(unordered + start + other, mask=other < length, other=FREE)
-            rank += (value[:, None] < edge).to(tl.int32)
-            other += 1
-        at = start[:, None] + rank
-        tl.store(out_edges + at, edge, mask=mine)
-        tl.store(out_targets + at, tl.load(targets + edge, mask=mine, other=0), mask=mine)
-        k += E
-
-
-@jit
-def order_long_lists(
-    indptr, indices, unordered, targets, edges, out_edges, out_targets, LONG: tl.constexpr, B: tl.constexpr
-):
-    """The same for long lists, entry by entry: the programs of one list share the comparisons."""
     at = tl.program_id(0) * B + tl.arange(0, B)
     held = at < tl.load(edges)
     edge = tl.load(unordered + at, mask=held, other=0)
+    target = tl.load(targets + edge, mask=held, other=0)
     row = tl.load(indices + edge, mask=held, other=0)
     start = tl.load(indptr + row, mask=held, other=0)
     length = tl.load(indptr + row + 1, mask=held, other=0) - start
-    length = tl.where(length > LONG, length, 0)
+    compared = tl.where(length > 1, length, 0)
     rank = tl.zeros((B,), tl.int32)
+    piece = tl.arange(0, E)[None, :]
     other = 0
-    longest = tl.max(length, axis=0)
+    longest = tl.max(compared, axis=0)
     while other < longest:
-        value = tl.load(unordered + start + other, mask=other < length, other=FREE)
-        rank += (value < edge).to(tl.int32)
-        other += 1
-    tl.store(out_edges + start + rank, edge, mask=length > 0)
-    tl.store(out_targets + start + rank, tl.load(targets + edge, mask=length > 0, other=0), mask=length > 0)
+        there = other + piece < compared[:, None]
+        value = tl.load(unordered + start[:, None] + other + piece, mask=there, other=FREE)
+        rank += tl.sum((value < edge[:, None]).to(tl.int32), axis=1)
+        other += E
+    tl.store(out_edges + start + rank, edge, mask=held)
+    tl.store(out_targets + start + rank, target, mask=held)
 
 
 @jit
