@@ -234,8 +234,8 @@ def choose_columns(
     bits = mix(key[:, None] + (column[None, :] + 1).to(tl.uint64) * _STEP) >> 32
     if REPLACE:
         return ((bits * degree[:, None].to(tl.uint64)) >> 32).to(tl.int64)
-    # Floyd's method: draw below a growing bound; a repeat takes the newest position instead. No list has 2^31 entries, so
-    # that positions are 32 bits wide, and comparing those of a row takes half the work.
+    # Floyd's method: draw below a growing bound; a repeat takes the newest position instead. No list has 2^31 entries,
+    # so that 32 bits hold a position, and comparing those of a row takes half the work.
     newest = (degree[:, None] - FANOUT + column[None, :]).to(tl.int32)
     drawn = tl.umulhi(bits.to(tl.uint32), (newest + 1).to(tl.uint32)).to(tl.int32)
     chosen = tl.where(column[None, :] == 0, drawn, tl.full((ROWS, COLUMNS), -1, tl.int32))
