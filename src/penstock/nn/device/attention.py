@@ -173,6 +173,7 @@ class _Launcher:
         self.block, self.values, self.heads, self.size = block, values, heads, size
         self._kept = None if kept is None else kept.contiguous()
         self._tile = tile_of(values, heads, size, destination_lists(block))
+        self._parts = parts_of(values, heads, size, destination_lists(block))
         self._sizes = {"SLOPE": slope, "LOOPS": loops, "X_STRIDE": values.stride(0)}
 
     def forward(
@@ -194,7 +195,7 @@ class _Launcher:
 
             drops = dropping or Dropping()
             ends = {"RECTIFIES": dropping is not None, "LIMIT": drops.limit, "SCALE": drops.scale}
-            sizes = {**self._sizes, **self._tile, **ends, "JOINT": direction is not None}
+            sizes = {**self._sizes, **self._parts, **ends, "JOINT": direction is not None, "SINGLE": self._has_whole_lists()}
             drawn = drawn_by(drops.key)
             sizes |= {"SCORE_STRIDE": of_dst.stride(0), "BLOCK_R": together(lists.rows)}
             grid = (-(-lists.rows // sizes["BLOCK_R"]),)
@@ -249,44 +250,51 @@ class _Launcher:
 
     def by_destination(
         self, right: Tensor, direction: Tensor, shift: Tensor | None, norms: Tensor, grad: Tensor
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
+    ) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
         """GATv2: what sources need of every edge, and of every row's edge to itself behind them; the gradient of
         `right`; and parts [.., 3, heads * size] that add up to those of `direction`, of all of `right` and of the rows.
         """
         lists, weights, out = destination_lists(self.block), cast(Any, self.block.weights), torch.empty_like(right)
-        tile, places = dict(self._tile), len(lists.indices)
+        tile, places = self._parts, len(lists.indices)
         edges = places + (lists.rows if self._sizes["LOOPS"] else 0)
-        of_score, passed = norms.new_empty(edges, self.heads), norms.new_empty(edges, self.heads)
-        packed = min(8, tile["BLOCK_C"])
-        signs = torch.empty(edges, self.heads, tile["BLOCK_C"] // packed, dtype=torch.uint8, device=self.values.device)
+        of_edges = norms.new_empty(edges, self.heads, 2)
+        signs = torch.empty(edges, self.heads, -(-tile["BLOCK_C"] // 4), dtype=torch.uint8, device=self.values.device)
         programs = -(-lists.rows // together(lists.rows))
         parts = norms.new_empty(programs, 3, self.heads * self.size)
         read = lists.indptr, lists.indices, weights, self._kept, self.values, right, shift, direction, norms, grad
-        outs = of_score, passed, signs, out, parts
+        outs = of_edges, signs, out, parts
         if programs and launches(*read, *outs, rows=places, of=self.values):
             from penstock.nn.device import attention_kernels as kernels
 
-            single = self.block.derived.get("longest", places) <= tile["BLOCK_E"]
-            sizes = {**self._sizes, **tile, "SINGLE": single, "PACKED": packed, "BLOCK_R": together(lists.rows)}
+            sizes = {**self._sizes, **tile, "SINGLE": self._has_whole_lists(), "BLOCK_R": together(lists.rows)}
             sizes["maxnreg"] = _REGISTERS
             kernels.return_jointly[(programs,)](*read, *outs, lists.rows, places, **sizes)
-        return (of_score, passed, signs), out, parts
+        return (of_edges, signs), out, parts
 
-    def collect(self, direction: Tensor, grad: Tensor, of_score: Tensor, passed: Tensor, signs: Tensor) -> Tensor:
+    def collect(self, direction: Tensor, grad: Tensor, of_edges: Tensor, signs: Tensor) -> Tensor:
         """GATv2's gradient of the values."""
         rows, out = len(self.values), torch.empty_like(self.values)
         lists = source_lists(self.block, rows)
-        given = lists.indptr, lists.indices, lists.edges, direction, grad, of_score, passed, signs, out
+        words = signs.view(_WORDS[min(8, signs.shape[2])])
+        given = lists.indptr, lists.indices, lists.edges, direction, grad, of_edges, words, out
         if out.numel() and launches(*given[:4], *given[5:], rows=len(lists.indices), of=grad):
             from penstock.nn.device import attention_kernels as kernels
 
-            tile = tile_of(self.values, self.heads, self.size, lists)
-            sizes = {**self._sizes, **tile, "PACKED": min(8, tile["BLOCK_C"]), "BLOCK_R": together(rows)}
+            sizes = {**self._sizes, **self._parts, **_SOURCES}
             grid = (-(-rows // sizes["BLOCK_R"]),)
             kernels.collect_jointly[grid](*given, rows, self.block.num_dst, len(lists.indices), **sizes)
         return out
 
+    def _has_whole_lists(self) -> bool:
+        """Whether a tile has a row's whole list, which has the row itself as well."""
+        longest = self.block.derived.get("longest", len(cast(Tensor, self.block.indices)))
+        return bool(self._sizes["LOOPS"]) and longest < self._parts["BLOCK_E"]
 
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types whose values have so many bytes."""
+_SOURCES: dict[str, int] = {"BLOCK_R": 4, "BLOCK_E": 2}
+"""Lists of a tile by sources, most of which have one or two entries, and entries of each."""
 _TOGETHER = 8
 """Rows of a program: while it computes one it asks for the next one's list, and it adds up their sums."""
 _PROGRAMS = 1024
@@ -318,6 +326,25 @@ def tile_of(values: Tensor, heads: int, size: int, lists: DeviceLists | SourceLi
         "BLOCK_C": columns,
         "NUMBER": number_of(values),
         "num_warps": max(1, min(4, columns * room // _COLUMNS)),
+    }
+
+
+def parts_of(values: Tensor, heads: int, size: int, lists: DeviceLists | SourceLists) -> dict[str, Any]:
+    """A tile of one warp for rows of up to 256 values: its lanes are all heads' columns, four of a lane, in one or two
+    parts, so that a lane has columns of one head and all of a list's edges, and nothing leaves a warp.
+    """
+    length = -(-len(lists.indices) // max(1, len(lists.indptr) - 1)) + 1
+    columns, room = 1 << max(0, (size - 1).bit_length()), 1 << (heads - 1).bit_length()
+    parts = 2 if columns * room > _COLUMNS and columns >= 8 else 1
+    return {
+        "HEADS": heads,
+        "SIZE": size,
+        "BLOCK_E": max(2, min(8, _VALUES // (columns * room), 1 << (length - 1).bit_length())),
+        "BLOCK_H": room,
+        "PARTS": parts,
+        "BLOCK_C": columns // parts,
+        "NUMBER": number_of(values),
+        "num_warps": max(1, min(4, columns * room // (parts * _COLUMNS))),
     }
 
 

@@ -14,7 +14,10 @@ scores leaky(of_src[j] + of_dst[i]). Rows of values are X_STRIDE apart, scores S
 import triton.language as tl
 
 from penstock.gpu_kernels import jit
-from penstock.nn.device.drop_kernels import drawn_key, kept_columns, kept_values
+from penstock.nn.device.drop_kernels import drawn_key
+from penstock.sampling.device.kernels import mix
+
+_STEP = tl.constexpr(0x9E3779B97F4A7C15)
 
 
 @jit(do_not_specialize=["call", "low", "high", "rows"])
@@ -42,6 +45,7 @@ def attend_rows(
     SIZE: tl.constexpr,
     JOINT: tl.constexpr,
     LOOPS: tl.constexpr,
+    SINGLE: tl.constexpr,
     RECTIFIES: tl.constexpr,
     LIMIT: tl.constexpr,
     SCALE: tl.constexpr,
@@ -51,66 +55,77 @@ def attend_rows(
     BLOCK_R: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_H: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     """out[i] = sum of share * kept * values over row i's list, share = w * exp(score) / sum of w * exp(score).
 
     GATv2's `shift` is added to all rows of `of_dst`, and `bias` to results; with RECTIFIES the ReLU and dropout follow,
-    as `drop_rows` does them.
+    as `drop_rows` does them. SINGLE: every list has an entry, and one tile has all of them.
     """
-    h, c, lane = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_E)
-    towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, JOINT, NUMBER)
+    h, f, lane = tl.arange(0, BLOCK_H), part_columns(PARTS, BLOCK_C), tl.arange(0, BLOCK_E)
+    towards = own_values(direction, 0, 0, h, f, HEADS, SIZE, NUMBER) if JOINT else None
     i = tl.program_id(0) * BLOCK_R
     last = tl.minimum(i + BLOCK_R, rows)
-    start, stop, then, first = first_lists(indptr, indices, i, last, lane)
+    start, stop, then, first = first_entries(indptr, indices, i, last, lane, LOOPS)
     while i < last:
-        j, after, first = first, then, tl.load(indices + stop + lane, mask=stop + lane < then, other=0)
+        j, after, first = first, then, entries_of(indices, stop, then, stop - LOOPS + lane)
         then = tl.load(indptr + tl.minimum(i + 3, last))
-        mine = own_part(of_dst, i, SCORE_STRIDE, h, c, HEADS, SIZE, JOINT, NUMBER)
-        if shift is not None:
-            mine += own_part(shift, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
-        highest = tl.full((BLOCK_H,), float("-inf"), NUMBER)
-        total = tl.zeros((BLOCK_H,), NUMBER)
-        result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
-        if LOOPS:
-            result = own_part(values, i, X_STRIDE, h, c, HEADS, SIZE, True, NUMBER)
-            near = mine if JOINT else own_part(of_src, i, SCORE_STRIDE, h, c, HEADS, SIZE, False, NUMBER)
-            under = (result if JOINT else near) + mine
-            highest = tl.sum(leaky(under, SLOPE, NUMBER) * (towards if JOINT else 1), axis=1)
-            total = tl.full((BLOCK_H,), 1, NUMBER)
-        while start < stop:
-            e = start + lane
-            inside = e < stop
-            valid = inside & (j != i) if LOOPS else inside
-            near_rows = head_rows(values, j, X_STRIDE, valid, h, c, HEADS, SIZE, NUMBER)
-            if JOINT:
-                score = tl.sum(leaky(near_rows + mine[:, None, :], SLOPE, NUMBER) * towards[:, None, :], axis=2)
-            else:
-                score = leaky(row_scores(of_src, j, SCORE_STRIDE, valid, h, HEADS, NUMBER) + mine, SLOPE, NUMBER)
-            score = tl.where(valid[None, :], score, float("-inf"))
-            top = tl.maximum(highest, tl.max(score, axis=1))
-            part = tl.exp(score - top[:, None])
+        if JOINT:
+            mine = own_values(of_dst, i, SCORE_STRIDE, h, f, HEADS, SIZE, NUMBER)
+            if shift is not None:
+                mine += own_values(shift, 0, 0, h, f, HEADS, SIZE, NUMBER)
+        else:
+            at_score = of_dst + tl.cast(i, tl.int64) * SCORE_STRIDE + h
+            mine = tl.load(at_score, mask=h < HEADS, other=0).to(NUMBER)
+        e = start - LOOPS + lane
+        if SINGLE:
+            near, score, inside = scored_edges(
+                e, j, i, start, stop, values, of_src, mine, towards, h, f,
+                SLOPE, HEADS, SIZE, JOINT, LOOPS, X_STRIDE, SCORE_STRIDE, NUMBER,
+            )  # fmt: skip
+            highest = tl.max(score, axis=1)
+            part = tl.exp(score - highest[:, None])
             if weights is not None:
-                part *= tl.load(weights + e, mask=valid, other=0).to(NUMBER)[None, :]
-            before = tl.exp(highest - top)
-            total = total * before + tl.sum(part, axis=1)
+                part *= tl.load(weights + e, mask=inside, other=1).to(NUMBER)[None, :]
+            total = tl.sum(part, axis=1)
             if kept is not None:
-                part *= row_scores(kept, e, HEADS, valid, h, HEADS, NUMBER)
-            result = result * before[:, None] + tl.sum(part[:, :, None] * near_rows, axis=1)
-            highest = top
-            start += BLOCK_E
-            j = tl.load(indices + start + lane, mask=start + lane < stop, other=0)
+                part *= edge_scores(kept, e, inside, h, HEADS, NUMBER)
+            result = tl.sum(part[:, :, None, None] * near, axis=1)
+        else:
+            highest = tl.full((BLOCK_H,), float("-inf"), NUMBER)
+            total = tl.zeros((BLOCK_H,), NUMBER)
+            result = tl.zeros((BLOCK_H, PARTS, BLOCK_C), NUMBER)
+            begin = start - LOOPS
+            while begin < stop:
+                e = begin + lane
+                near, score, inside = scored_edges(
+                    e, j, i, start, stop, values, of_src, mine, towards, h, f,
+                    SLOPE, HEADS, SIZE, JOINT, LOOPS, X_STRIDE, SCORE_STRIDE, NUMBER,
+                )  # fmt: skip
+                top = tl.maximum(highest, tl.max(score, axis=1))
+                part = tl.exp(score - top[:, None])
+                if weights is not None:
+                    part *= tl.load(weights + e, mask=inside, other=1).to(NUMBER)[None, :]
+                before = tl.exp(highest - top)
+                total = total * before + tl.sum(part, axis=1)
+                if kept is not None:
+                    part *= edge_scores(kept, e, inside, h, HEADS, NUMBER)
+                result = result * before[:, None, None] + tl.sum(part[:, :, None, None] * near, axis=1)
+                highest = top
+                begin += BLOCK_E
+                j = entries_of(indices, start, stop, begin + lane)
         share_of = tl.where(total > 0, 1 / tl.where(total > 0, total, 1), 0)
-        result *= share_of[:, None]
+        result *= share_of[:, None, None]
         if bias is not None:
-            result += own_part(bias, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
+            result += own_values(bias, 0, 0, h, f, HEADS, SIZE, NUMBER)
         if RECTIFIES:
             result = tl.maximum(result, 0)
             if LIMIT < 65536:
                 named = drawn_key(key, call, low, high)
-                kept_here = kept_heads(named, names, i, h, c, LIMIT, HEADS, SIZE, BLOCK_H, BLOCK_C)
-                result = tl.where(kept_here, result * tl.full((1, 1), SCALE, NUMBER), 0)
-        store_rows(out, i, result, HEADS * SIZE, h, c, HEADS, SIZE)
+                kept_here = kept_heads(named, names, i, h, LIMIT, HEADS, SIZE, BLOCK_H, PARTS, BLOCK_C)
+                result = tl.where(kept_here, result * tl.full((1, 1, 1), SCALE, NUMBER), 0)
+        store_values(out, i, result, HEADS * SIZE, h, f, HEADS, SIZE)
         at = norms + i.to(tl.int64) * (3 * HEADS) + h
         tl.store(at, tl.where(total > 0, highest, 0), mask=h < HEADS)
         tl.store(at + HEADS, share_of, mask=h < HEADS)
@@ -118,31 +133,73 @@ def attend_rows(
 
 
 @jit
-def first_lists(indptr, indices, i, last, lane):
+def first_entries(indptr, indices, i, last, lane, LOOPS: tl.constexpr):
     """Row i's first and last edge, the next row's last, and the first neighbours of row i.
 
     A program has many rows. What it reads of the next row's list, and where the list after that ends, it asks for while
     it computes a row, so that it waits for memory once in a row and not three times.
     """
     start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
-    first = tl.load(indices + start + lane, mask=start + lane < stop, other=0)
+    first = entries_of(indices, start, stop, start - LOOPS + lane)
     return start, stop, tl.load(indptr + tl.minimum(i + 2, last)), first
 
 
 @jit
-def kept_heads(
-    named, names, i, h, c, LIMIT: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
-    BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+def entries_of(indices, start, stop, e):
+    """The neighbours at the places e of a list, 0 where it has none."""
+    return tl.load(indices + e, mask=(e >= start) & (e < stop), other=0)
+
+
+@jit
+def scored_edges(
+    e, j, i, start, stop, values, of_src, mine, towards, h, f,
+    SLOPE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, JOINT: tl.constexpr, LOOPS: tl.constexpr,
+    X_STRIDE: tl.constexpr, SCORE_STRIDE: tl.constexpr, NUMBER: tl.constexpr,
 ):  # fmt: skip
-    """[heads, columns]: which values of row i dropout keeps."""
-    WIDTH: tl.constexpr = HEADS * SIZE
-    row = i + 0 * h
-    if SIZE % 4 == 0:
-        kept = kept_columns(named, names, row, h < HEADS, h * SIZE, LIMIT, WIDTH, BLOCK_H, BLOCK_C)
+    """[heads, edges, parts, columns]: row i's edges' values; [heads, edges]: their scores, -infinity where there is no
+    edge; and which are entries of the list. With LOOPS the place before the list's first is the row itself.
+    """
+    j, valid, inside = own_among(e, j, i, start, stop, LOOPS)
+    near = edge_values(values, j, X_STRIDE, valid, h, f, HEADS, SIZE, NUMBER)
+    if JOINT:
+        score = over_columns(leaky(near + mine[:, None, :, :], SLOPE, NUMBER) * towards[:, None, :, :])
+    else:
+        score = leaky(row_scores(of_src, j, SCORE_STRIDE, valid, h, HEADS, NUMBER) + mine[:, None], SLOPE, NUMBER)
+    return near, tl.where(valid[None, :], score, float("-inf")), inside
+
+
+@jit
+def own_among(e, j, i, start, stop, LOOPS: tl.constexpr):
+    """The neighbours at places e, which of them count, and which are entries of the list. With LOOPS the place before
+    the list's first is row i itself, and entries that name it do not count.
+    """
+    inside = (e >= start) & (e < stop)
+    valid = inside
+    if LOOPS:
+        own = e == start - 1
+        valid = (inside & (j != i)) | own
+        j = tl.where(own, i, j)
+    return j, valid, inside
+
+
+@jit
+def kept_heads(
+    named, names, i, h, LIMIT: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
+    BLOCK_H: tl.constexpr, PARTS: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """[heads, parts, columns]: which values of row i dropout keeps."""
+    DRAWS: tl.constexpr = (HEADS * SIZE + 3) // 4
+    name = i.to(tl.int64) if names is None else tl.load(names + i).to(tl.int64)
+    if (SIZE % 4 == 0) & (BLOCK_C % 4 == 0):
+        word = (h * (SIZE // 4))[:, None, None] + part_columns(PARTS, BLOCK_C // 4)[None, :, :]
+        bits = mix(named + (name * DRAWS + word).to(tl.uint64) * _STEP)
+        draws = (bits[:, :, :, None] >> (16 * tl.arange(0, 4)).to(tl.uint64)[None, None, None, :]) & 0xFFFF
+        kept = tl.reshape((draws.to(tl.int32) < LIMIT).to(tl.int8), [BLOCK_H, PARTS, BLOCK_C]) > 0
     else:
         # A head begins within a word, so that a word is drawn for each column.
-        f = (h * SIZE)[:, None] + c[None, :]
-        kept = kept_values(named, names, row, h < HEADS, f, LIMIT, WIDTH)
+        f = (h * SIZE)[:, None, None] + part_columns(PARTS, BLOCK_C)[None, :, :]
+        bits = mix(named + (name * DRAWS + f // 4).to(tl.uint64) * _STEP)
+        kept = ((bits >> (16 * (f % 4)).to(tl.uint64)) & 0xFFFF).to(tl.int32) < LIMIT
     return kept
 
 
@@ -314,8 +371,7 @@ def return_jointly(
     direction,
     norms,
     grad,
-    of_score,
-    passed,
+    of_edges,
     signs,
     out_dst,
     parts,
@@ -328,137 +384,146 @@ def return_jointly(
     SINGLE: tl.constexpr,
     X_STRIDE: tl.constexpr,
     NUMBER: tl.constexpr,
-    PACKED: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_H: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     """GATv2, by destination i: out_dst[i] = the gradient of its part of its edges' scores.
 
-    What sources need of an edge is kept: of_score[e] = the gradient of its score, passed[e] = share * kept, and in
-    signs[e], PACKED bits a byte, where the sum inside the leaky ReLU is positive. Row i's edge to itself is the one at
+    What sources need of an edge is kept: of_edges[e] = share * kept and the gradient of its score, for each head, and
+    signs[e], where the sum inside the leaky ReLU is positive (`packed_signs`). Row i's edge to itself is the one at
     places + i. parts[p] = the sums over the BLOCK_R rows of program p of the gradients of `direction`, of `of_dst` and
     of the results. SINGLE: a tile has whole lists; without it lists are read once more, before, for their mean
     gradients.
     """
-    h, c, lane = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_E)
-    towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
-    total_direction = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
-    total_dst = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
-    total_given = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+    h, f, lane = tl.arange(0, BLOCK_H), part_columns(PARTS, BLOCK_C), tl.arange(0, BLOCK_E)
+    towards = own_values(direction, 0, 0, h, f, HEADS, SIZE, NUMBER)
+    total_direction = tl.zeros((BLOCK_H, PARTS, BLOCK_C), NUMBER)
+    total_dst = tl.zeros((BLOCK_H, PARTS, BLOCK_C), NUMBER)
+    total_given = tl.zeros((BLOCK_H, PARTS, BLOCK_C), NUMBER)
     i = tl.program_id(0) * BLOCK_R
     last = tl.minimum(i + BLOCK_R, rows)
-    start, stop, then, first = first_lists(indptr, indices, i, last, lane)
+    start, stop, then, first = first_entries(indptr, indices, i, last, lane, LOOPS)
     while i < last:
-        j, after, first = first, then, tl.load(indices + stop + lane, mask=stop + lane < then, other=0)
+        j, after, first = first, then, entries_of(indices, stop, then, stop - LOOPS + lane)
         then = tl.load(indptr + tl.minimum(i + 3, last))
-        mine = own_part(of_dst, i, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
+        mine = own_values(of_dst, i, HEADS * SIZE, h, f, HEADS, SIZE, NUMBER)
         if shift is not None:
-            mine += own_part(shift, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
-        given = own_part(grad, i, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
+            mine += own_values(shift, 0, 0, h, f, HEADS, SIZE, NUMBER)
+        given = own_values(grad, i, HEADS * SIZE, h, f, HEADS, SIZE, NUMBER)
         of_norms = norms + i.to(tl.int64) * (3 * HEADS) + h
         highest = tl.load(of_norms, mask=h < HEADS, other=0)
         share_of = tl.load(of_norms + HEADS, mask=h < HEADS, other=0)
-        mean = tl.zeros((BLOCK_H,), NUMBER)
-        total = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
-        if LOOPS:
-            itself = i + tl.arange(0, 1)
-            own_share, own_passes, own_dot, own_under = joint_edges(
-                itself, itself, itself < rows, None, None, values, mine, given, towards, highest, share_of, h, c,
-                SLOPE, HEADS, SIZE, X_STRIDE, NUMBER,
+        if SINGLE:
+            share, passes, dot, under, at, held = joint_edges(
+                start - LOOPS + lane, j, i, start, stop, places, weights, kept,
+                values, mine, given, towards, highest, share_of, h, f,
+                SLOPE, HEADS, SIZE, LOOPS, X_STRIDE, NUMBER,
             )  # fmt: skip
-            mean += tl.sum(own_share * own_dot, axis=1)
-        if not SINGLE:
-            k = start
-            while k < stop:
-                e = k + lane
-                near = tl.load(indices + e, mask=e < stop, other=0)
-                valid = (e < stop) & (near != i) if LOOPS else e < stop
-                share, passes, dot, under = joint_edges(
-                    e, near, valid, weights, kept, values, mine, given, towards, highest, share_of, h, c,
-                    SLOPE, HEADS, SIZE, X_STRIDE, NUMBER,
+            of_score = share * (dot - tl.sum(share * dot, axis=1)[:, None])
+            keep_edges(of_edges, signs, at, held, passes, of_score, under, h, HEADS, BLOCK_E, BLOCK_H, PARTS, BLOCK_C)
+            total = tl.sum(of_score[:, :, None, None] * steepness(under, SLOPE, NUMBER), axis=1)
+            total_direction += tl.sum(of_score[:, :, None, None] * leaky(under, SLOPE, NUMBER), axis=1)
+        else:
+            mean = tl.zeros((BLOCK_H,), NUMBER)
+            total = tl.zeros((BLOCK_H, PARTS, BLOCK_C), NUMBER)
+            begin = start - LOOPS
+            while begin < stop:
+                share, passes, dot, under, at, held = joint_edges(
+                    begin + lane, j, i, start, stop, places, weights, kept,
+                    values, mine, given, towards, highest, share_of, h, f,
+                    SLOPE, HEADS, SIZE, LOOPS, X_STRIDE, NUMBER,
                 )  # fmt: skip
                 mean += tl.sum(share * dot, axis=1)
-                k += BLOCK_E
-        while start < stop:
-            e = start + lane
-            inside = e < stop
-            valid = inside & (j != i) if LOOPS else inside
-            share, passes, dot, under = joint_edges(
-                e, j, valid, weights, kept, values, mine, given, towards, highest, share_of, h, c,
-                SLOPE, HEADS, SIZE, X_STRIDE, NUMBER,
-            )  # fmt: skip
-            if SINGLE:
-                mean += tl.sum(share * dot, axis=1)
-            of_edge = share * (dot - mean[:, None])
-            keep_edges(
-                of_score, passed, signs, e, inside, of_edge, passes, under, h, HEADS, PACKED, BLOCK_E, BLOCK_H, BLOCK_C
-            )
-            leaked = of_edge[:, :, None] * steepness(under, SLOPE, NUMBER)
-            total += tl.sum(leaked, axis=1)
-            total_direction += tl.sum(leaked * under, axis=1)
-            start += BLOCK_E
-            if not SINGLE:
-                j = tl.load(indices + start + lane, mask=start + lane < stop, other=0)
-        if LOOPS:
-            of_own = own_share * (own_dot - mean[:, None])
-            keep_edges(
-                of_score, passed, signs, places + itself, itself < rows, of_own, own_passes, own_under, h,
-                HEADS, PACKED, 1, BLOCK_H, BLOCK_C,
-            )  # fmt: skip
-            own_leaked = of_own[:, :, None] * steepness(own_under, SLOPE, NUMBER)
-            total += tl.sum(own_leaked, axis=1)
-            total_direction += tl.sum(own_leaked * own_under, axis=1)
+                begin += BLOCK_E
+                j = entries_of(indices, start, stop, begin + lane)
+            begin = start - LOOPS
+            while begin < stop:
+                j = entries_of(indices, start, stop, begin + lane)
+                share, passes, dot, under, at, held = joint_edges(
+                    begin + lane, j, i, start, stop, places, weights, kept,
+                    values, mine, given, towards, highest, share_of, h, f,
+                    SLOPE, HEADS, SIZE, LOOPS, X_STRIDE, NUMBER,
+                )  # fmt: skip
+                of_score = share * (dot - mean[:, None])
+                keep_edges(
+                    of_edges, signs, at, held, passes, of_score, under, h, HEADS, BLOCK_E, BLOCK_H, PARTS, BLOCK_C
+                )
+                total += tl.sum(of_score[:, :, None, None] * steepness(under, SLOPE, NUMBER), axis=1)
+                total_direction += tl.sum(of_score[:, :, None, None] * leaky(under, SLOPE, NUMBER), axis=1)
+                begin += BLOCK_E
         total *= towards
-        store_rows(out_dst, i, total, HEADS * SIZE, h, c, HEADS, SIZE)
+        store_values(out_dst, i, total, HEADS * SIZE, h, f, HEADS, SIZE)
         total_dst += total
         total_given += given
         i, start, stop = i + 1, stop, after
     at = 3 * tl.program_id(0)
-    store_rows(parts, at, total_direction, HEADS * SIZE, h, c, HEADS, SIZE)
-    store_rows(parts, at + 1, total_dst, HEADS * SIZE, h, c, HEADS, SIZE)
-    store_rows(parts, at + 2, total_given, HEADS * SIZE, h, c, HEADS, SIZE)
+    store_values(parts, at, total_direction, HEADS * SIZE, h, f, HEADS, SIZE)
+    store_values(parts, at + 1, total_dst, HEADS * SIZE, h, f, HEADS, SIZE)
+    store_values(parts, at + 2, total_given, HEADS * SIZE, h, f, HEADS, SIZE)
 
 
 @jit
 def joint_edges(
-    e, j, valid, weights, kept, values, mine, given, towards, highest, share_of, h, c,
-    SLOPE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, X_STRIDE: tl.constexpr, NUMBER: tl.constexpr,
+    e, j, i, start, stop, places, weights, kept, values, mine, given, towards, highest, share_of, h, f,
+    SLOPE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, LOOPS: tl.constexpr, X_STRIDE: tl.constexpr,
+    NUMBER: tl.constexpr,
 ):  # fmt: skip
-    """[heads, edges]: shares of a row's edges e to sources j, the same times `kept`, and the gradients of the shares;
-    [heads, edges, columns]: the sums inside the leaky ReLU.
+    """[heads, edges]: shares of row i's edges, the same times `kept`, and the gradients of the shares; [heads, edges,
+    parts, columns]: the sums inside the leaky ReLU; where what is kept of the edges lies, and which of them have any.
     """
-    near = head_rows(values, j, X_STRIDE, valid, h, c, HEADS, SIZE, NUMBER)
-    under = near + mine[:, None, :]
-    score = tl.sum(leaky(under, SLOPE, NUMBER) * towards[:, None, :], axis=2)
+    j, valid, inside = own_among(e, j, i, start, stop, LOOPS)
+    near = edge_values(values, j, X_STRIDE, valid, h, f, HEADS, SIZE, NUMBER)
+    under = near + mine[:, None, :, :]
+    score = over_columns(leaky(under, SLOPE, NUMBER) * towards[:, None, :, :])
     share = tl.where(valid[None, :], tl.exp(score - highest[:, None]) * share_of[:, None], 0)
     if weights is not None:
-        share *= tl.load(weights + e, mask=valid, other=0).to(NUMBER)[None, :]
-    dot = tl.sum(near * given[:, None, :], axis=2)
+        share *= tl.load(weights + e, mask=inside, other=1).to(NUMBER)[None, :]
+    # Shares add up to one, so that a number that all products of a row have more changes no gradient, and the rows need
+    # not be kept beside the sums; but not where dropout multiplies them.
+    dot = over_columns((under if kept is None else near) * given[:, None, :, :])
     passes = share
     if kept is not None:
-        factor = row_scores(kept, e, HEADS, valid, h, HEADS, NUMBER)
+        factor = edge_scores(kept, e, inside, h, HEADS, NUMBER)
         dot *= factor
         passes *= factor
-    return share, passes, dot, under
+    at, held = e, inside
+    if LOOPS:
+        own = e == start - 1
+        at, held = tl.where(own, places + i, e), inside | own
+    return share, passes, dot, under, at, held
 
 
 @jit
 def keep_edges(
-    of_score, passed, signs, e, inside, of_edge, passes, under, h,
-    HEADS: tl.constexpr, PACKED: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+    of_edges, signs, e, held, passes, of_score, under, h,
+    HEADS: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, PARTS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Write what sources need of edges e."""
-    at, held = edge_places(e, inside, h, HEADS)
-    tl.store(of_score + at, of_edge, mask=held)
-    tl.store(passed + at, passes, mask=held)
-    BYTES: tl.constexpr = BLOCK_C // PACKED
-    place = tl.arange(0, PACKED)[None, None, None, :]
-    ones = tl.reshape((under > 0).to(tl.int32), [BLOCK_H, BLOCK_E, BYTES, PACKED])
-    packed = tl.sum(ones << place, axis=3)
-    to = signs + (at * BYTES)[:, :, None] + tl.arange(0, BYTES)[None, None, :]
-    tl.store(to, packed.to(tl.uint8), mask=held[:, :, None] & (tl.arange(0, BYTES) >= 0)[None, None, :])
+    at = e[None, :].to(tl.int64) * HEADS + h[:, None]
+    inside = (h < HEADS)[:, None] & held[None, :]
+    both = 2 * at[:, :, None] + tl.arange(0, 2)[None, None, :]
+    tl.store(of_edges + both, tl.join(passes, of_score), mask=inside[:, :, None] & (tl.arange(0, 2) >= 0)[None, None, :])
+    BYTES: tl.constexpr = (BLOCK_C + 3) // 4
+    packed = packed_signs(under, BLOCK_E, BLOCK_H, PARTS, BLOCK_C)
+    byte = tl.arange(0, BYTES)
+    to = signs + (at * BYTES)[:, :, None] + byte[None, None, :]
+    tl.store(to, packed.to(tl.uint8), mask=inside[:, :, None] & (byte >= 0)[None, None, :])
+
+
+@jit
+def packed_signs(
+    under, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, PARTS: tl.constexpr, BLOCK_C: tl.constexpr
+):  # fmt: skip
+    """[heads, edges, bytes]: which values are positive, as bits. The byte of four columns of a part has those of the
+    other part as well, the way a thread holds them.
+    """
+    FOUR: tl.constexpr = min(4, BLOCK_C)
+    ones = tl.reshape((under > 0).to(tl.int32), [BLOCK_H, BLOCK_E, PARTS, BLOCK_C // FOUR, FOUR])
+    place = (FOUR * tl.arange(0, PARTS))[:, None, None] + tl.arange(0, FOUR)[None, None, :]
+    return tl.sum(tl.sum(ones << place[None, None, :, :, :], axis=4), axis=2)
 
 
 @jit(do_not_specialize=["rows", "targets", "places"])
@@ -468,8 +533,7 @@ def collect_jointly(
     edges,
     direction,
     grad,
-    of_score,
-    passed,
+    of_edges,
     signs,
     out,
     rows,
@@ -481,71 +545,123 @@ def collect_jointly(
     LOOPS: tl.constexpr,
     X_STRIDE: tl.constexpr,
     NUMBER: tl.constexpr,
-    PACKED: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_H: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """GATv2, by source j: out[j] = the gradient of its values, of what `return_jointly` has kept of its edges."""
-    h, c, lane = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_E)
-    towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
-    source = tl.program_id(0) * BLOCK_R
-    last = tl.minimum(source + BLOCK_R, rows)
-    start, stop, then, first = first_lists(indptr, indices, source, last, lane)
-    first_edge = tl.load(edges + start + lane, mask=start + lane < stop, other=0)
-    while source < last:
-        i, e, after = first, first_edge, then
-        first = tl.load(indices + stop + lane, mask=stop + lane < then, other=0)
-        first_edge = tl.load(edges + stop + lane, mask=stop + lane < then, other=0)
-        then = tl.load(indptr + tl.minimum(source + 3, last))
-        result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+    """GATv2, by source j: out[j] = the gradient of its values, of what `return_jointly` has kept of its edges.
+
+    Most lists have one or two entries, so that a tile [heads, rows, edges, parts, columns] has several lists.
+    """
+    FOUR: tl.constexpr = min(4, BLOCK_C)
+    # A word has the bits of so many columns of each part; `signs` are words here.
+    TOGETHER: tl.constexpr = min(32, BLOCK_C)
+    WORDS: tl.constexpr = BLOCK_C // TOGETHER
+    h, f = tl.arange(0, BLOCK_H), part_columns(PARTS, BLOCK_C)
+    towards = own_values(direction, 0, 0, h, f, HEADS, SIZE, NUMBER)[:, None, None, :, :]
+    flat = towards * tl.full((1, 1, 1, 1, 1), SLOPE, NUMBER)
+    source = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    start = tl.load(indptr + source, mask=source < rows, other=0)
+    stop = tl.load(indptr + source + 1, mask=source < rows, other=0)
+    begin = start
+    if LOOPS:
+        begin -= (source < targets).to(tl.int32)
+    column, word = tl.arange(0, TOGETHER), tl.arange(0, WORDS)
+    byte_at = (8 * (column // FOUR))[None, None, None, None, :]
+    bit = (1 << (FOUR * tl.arange(0, PARTS)[:, None] + (tl.arange(0, BLOCK_C) % FOUR)[None, :]))[None, None, None, :, :]
+    place = (h * SIZE)[:, None, None] + f[None, :, :]
+    fits = (h < HEADS)[:, None, None] & (f < SIZE)[None, :, :]
+    result = tl.zeros((BLOCK_H, BLOCK_R, PARTS, BLOCK_C), NUMBER)
+    longest = tl.max(stop - begin, axis=0)
+    done = 0
+    while done < longest:
+        k = begin[:, None] + done + tl.arange(0, BLOCK_E)[None, :]
+        valid = (k >= start[:, None]) & (k < stop[:, None])
+        i = tl.load(indices + k, mask=valid, other=0)
+        e = tl.load(edges + k, mask=valid, other=0)
         if LOOPS:
-            me = source + tl.arange(0, 1)
-            result += collected(
-                me, places + me, me < targets, towards, grad, of_score, passed, signs, h, c,
-                SLOPE, HEADS, SIZE, NUMBER, PACKED, BLOCK_C,
-            )  # fmt: skip
-        while start < stop:
-            result += collected(
-                i, e, start + lane < stop, towards, grad, of_score, passed, signs, h, c,
-                SLOPE, HEADS, SIZE, NUMBER, PACKED, BLOCK_C,
-            )  # fmt: skip
-            start += BLOCK_E
-            i = tl.load(indices + start + lane, mask=start + lane < stop, other=0)
-            e = tl.load(edges + start + lane, mask=start + lane < stop, other=0)
-        store_rows(out, source, result, X_STRIDE, h, c, HEADS, SIZE)
-        source, start, stop = source + 1, stop, after
-
-
-@jit
-def collected(
-    i, e, valid, towards, grad, of_score, passed, signs, h, c,
-    SLOPE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, NUMBER: tl.constexpr, PACKED: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """[heads, columns]: the sum of what edges e to rows i add to the gradient of a source's values."""
-    at, held = edge_places(e, valid, h, HEADS)
-    share = tl.load(passed + at, mask=held, other=0)
-    of_edge = tl.load(of_score + at, mask=held, other=0)
-    given = head_rows(grad, i, HEADS * SIZE, valid, h, c, HEADS, SIZE, NUMBER)
-    of_signs = signs + (at * (BLOCK_C // PACKED))[:, :, None] + (c // PACKED)[None, None, :]
-    byte = tl.load(of_signs, mask=held[:, :, None] & (c >= 0)[None, None, :], other=0).to(tl.int32)
-    bit = (byte >> (c % PACKED)[None, None, :]) & 1
-    steep = tl.where(bit > 0, tl.full((1,), 1, NUMBER), tl.full((1,), SLOPE, NUMBER))
-    return tl.sum(share[:, :, None] * given + of_edge[:, :, None] * steep * towards[:, None, :], axis=1)
+            own = k < start[:, None]
+            valid |= own
+            i, e = tl.where(own, source[:, None], i), tl.where(own, places + source[:, None], e)
+        at = e[None, :, :].to(tl.int64) * HEADS + h[:, None, None]
+        inside = (h < HEADS)[:, None, None] & valid[None, :, :]
+        two = tl.arange(0, 2)[None, None, None, :]
+        both = tl.load(of_edges + 2 * at[:, :, :, None] + two, mask=inside[:, :, :, None] & (two >= 0), other=0)
+        passes, of_score = tl.split(both)
+        of_rows = (grad + i.to(tl.int64) * (HEADS * SIZE))[None, :, :, None, None]
+        read = valid[None, :, :, None, None] & fits[:, None, None, :, :]
+        given = tl.load(of_rows + place[:, None, None, :, :], mask=read, other=0).to(NUMBER)
+        of_signs = (signs + at * WORDS)[:, :, :, None] + word[None, None, None, :]
+        words = tl.load(of_signs, mask=inside[:, :, :, None] & (word >= 0)[None, None, None, :], other=0)
+        bits = (words[:, :, :, :, None] >> byte_at.to(words.dtype)).to(tl.int32)
+        bits = tl.reshape(bits, [BLOCK_H, BLOCK_R, BLOCK_E, 1, BLOCK_C])
+        steep = tl.where((bits & bit) != 0, towards, flat)
+        result += tl.sum(passes[:, :, :, None, None] * given, axis=2)
+        result += tl.sum(of_score[:, :, :, None, None] * steep, axis=2)
+        done += BLOCK_E
+    to = (out + source.to(tl.int64) * X_STRIDE)[None, :, None, None] + place[:, None, :, :]
+    written = (source < rows)[None, :, None, None] & fits[:, None, :, :]
+    tl.store(to, result.to(out.dtype.element_ty), mask=written)
 
 
 @jit
 def leaky(x, SLOPE: tl.constexpr, NUMBER: tl.constexpr):
     """The leaky ReLU of scores, with slope SLOPE below zero."""
-    return tl.where(x > 0, x, x * tl.full((1,), SLOPE, NUMBER))
+    lower = x * tl.full((1,), SLOPE, NUMBER)
+    # One instruction less than a comparison and a choice.
+    return tl.maximum(x, lower) if (SLOPE >= 0) & (SLOPE <= 1) else tl.where(x > 0, x, lower)
 
 
 @jit
 def steepness(x, SLOPE: tl.constexpr, NUMBER: tl.constexpr):
     """The derivative of the leaky ReLU."""
     return tl.where(x > 0, tl.full((1,), 1, NUMBER), tl.full((1,), SLOPE, NUMBER))
+
+
+@jit
+def part_columns(PARTS: tl.constexpr, BLOCK_C: tl.constexpr):
+    """[parts, columns]: the columns of a head, in parts that follow each other."""
+    return BLOCK_C * tl.arange(0, PARTS)[:, None] + tl.arange(0, BLOCK_C)[None, :]
+
+
+@jit
+def own_values(x, row, STRIDE: tl.constexpr, h, f, HEADS: tl.constexpr, SIZE: tl.constexpr, NUMBER: tl.constexpr):
+    """[heads, parts, columns] of a row."""
+    at = (h * SIZE)[:, None, None] + f[None, :, :]
+    inside = (h < HEADS)[:, None, None] & (f < SIZE)[None, :, :]
+    return tl.load(x + tl.cast(row, tl.int64) * STRIDE + at, mask=inside, other=0).to(NUMBER)
+
+
+@jit
+def edge_values(
+    x, j, STRIDE: tl.constexpr, valid, h, f, HEADS: tl.constexpr, SIZE: tl.constexpr, NUMBER: tl.constexpr
+):  # fmt: skip
+    """[heads, edges, parts, columns] of rows j."""
+    at = (h * SIZE)[:, None, None, None] + f[None, None, :, :]
+    inside = (h < HEADS)[:, None, None, None] & valid[None, :, None, None] & (f < SIZE)[None, None, :, :]
+    return tl.load((x + j.to(tl.int64) * STRIDE)[None, :, None, None] + at, mask=inside, other=0).to(NUMBER)
+
+
+@jit
+def store_values(out, row, result, STRIDE: tl.constexpr, h, f, HEADS: tl.constexpr, SIZE: tl.constexpr):
+    """out[row] = result [heads, parts, columns]."""
+    at = (h * SIZE)[:, None, None] + f[None, :, :]
+    inside = (h < HEADS)[:, None, None] & (f < SIZE)[None, :, :]
+    tl.store(out + tl.cast(row, tl.int64) * STRIDE + at, result.to(out.dtype.element_ty), mask=inside)
+
+
+@jit
+def over_columns(x):
+    """[heads, edges]: the sums of [heads, edges, parts, columns] over the last two, first within a thread."""
+    return tl.sum(tl.sum(x, axis=2), axis=2)
+
+
+@jit
+def edge_scores(x, e, inside, h, HEADS: tl.constexpr, NUMBER: tl.constexpr):
+    """[heads, edges]: one value per head of edges e, 1 for a row itself."""
+    return tl.load(x + e[None, :].to(tl.int64) * HEADS + h[:, None], mask=(h < HEADS)[:, None] & inside[None, :], other=1).to(NUMBER)
 
 
 @jit
