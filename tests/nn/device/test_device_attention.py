@@ -1,5 +1,6 @@
 """Attention on a device: equal to float64 on the host, forward and every gradient."""
 
+import numpy as np
 import pytest
 import torch
 from device_blocks import assert_equal_to_host, assert_near, hub_block, padded
@@ -7,6 +8,7 @@ from random_blocks import random_block, rows
 
 from penstock.nn import GATLayer, attend, attend_jointly
 from penstock.nn.device import attention
+from penstock.sampling import Block
 from penstock.sampling.device.block import device_block
 
 pytestmark = pytest.mark.gpu
@@ -69,6 +71,18 @@ def test_equal_to_the_host(device, function, weights, heads, size, edges):
     compare(function, block, device_block(block, device), heads, size, device, dropped=edges == 60)
 
 
+@pytest.mark.parametrize("function", [attend, attend_jointly])
+@pytest.mark.parametrize(("heads", "size"), [(4, 64), (3, 48), (1, 130)])
+@pytest.mark.parametrize("known", [False, True])
+def test_rows_of_two_parts(device, function, heads, size, known):
+    """Rows of more than 128 numbers, whose heads are read in two parts; and lists that fit one tile, known to be."""
+    block = random_block(9, 6, 14, weights=True)
+    made = device_block(block, device)
+    if known:
+        made.derived["longest"] = int(np.diff(block.indptr).max())
+    compare(function, block, made, heads, size, device, tolerance=2e-5)
+
+
 @pytest.mark.usefixtures("_programs")
 @pytest.mark.parametrize("function", [attend, attend_jointly])
 def test_hubs(device, function):
@@ -110,3 +124,18 @@ def test_self_loops_need_no_lists_of_their_own(device, v2):
     torch.manual_seed(0)
     block, layer = hub_block(hub_edges=70), GATLayer(6, 4, 2, v2=v2)
     assert_equal_to_host(layer, block, device_block(block, device), rows(12, 6), 3e-5)
+
+
+@pytest.mark.usefixtures("_programs")
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_lists_of_one_tile(device, v2, known):
+    """Where a sampler's bound says that a tile has every list whole, with the row itself; one list is empty."""
+    rng = np.random.default_rng(0)
+    indptr = np.array([0, 3, 6, 9, 12, 12, 15, 18])
+    block = Block(indptr, rng.integers(0, 9, indptr[-1]).astype(np.int32), 9, totals=np.full(9, 3, np.float32))
+    made = device_block(block, device)
+    if known:
+        made.derived["longest"] = 3
+    torch.manual_seed(0)
+    assert_equal_to_host(GATLayer(6, 64, 4, v2=v2), block, made, rows(9, 6), 3e-5)

@@ -195,7 +195,13 @@ class _Launcher:
 
             drops = dropping or Dropping()
             ends = {"RECTIFIES": dropping is not None, "LIMIT": drops.limit, "SCALE": drops.scale}
-            sizes = {**self._sizes, **self._parts, **ends, "JOINT": direction is not None, "SINGLE": self._has_whole_lists()}
+            sizes = {
+                **self._sizes,
+                **self._parts,
+                **ends,
+                "JOINT": direction is not None,
+                "SINGLE": self._has_whole_lists(),
+            }
             drawn = drawn_by(drops.key)
             sizes |= {"SCORE_STRIDE": of_dst.stride(0), "BLOCK_R": together(lists.rows)}
             grid = (-(-lists.rows // sizes["BLOCK_R"]),)

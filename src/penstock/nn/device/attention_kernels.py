@@ -505,7 +505,9 @@ def keep_edges(
     at = e[None, :].to(tl.int64) * HEADS + h[:, None]
     inside = (h < HEADS)[:, None] & held[None, :]
     both = 2 * at[:, :, None] + tl.arange(0, 2)[None, None, :]
-    tl.store(of_edges + both, tl.join(passes, of_score), mask=inside[:, :, None] & (tl.arange(0, 2) >= 0)[None, None, :])
+    tl.store(
+        of_edges + both, tl.join(passes, of_score), mask=inside[:, :, None] & (tl.arange(0, 2) >= 0)[None, None, :]
+    )
     BYTES: tl.constexpr = (BLOCK_C + 3) // 4
     packed = packed_signs(under, BLOCK_E, BLOCK_H, PARTS, BLOCK_C)
     byte = tl.arange(0, BYTES)
@@ -661,7 +663,9 @@ def over_columns(x):
 @jit
 def edge_scores(x, e, inside, h, HEADS: tl.constexpr, NUMBER: tl.constexpr):
     """[heads, edges]: one value per head of edges e, 1 for a row itself."""
-    return tl.load(x + e[None, :].to(tl.int64) * HEADS + h[:, None], mask=(h < HEADS)[:, None] & inside[None, :], other=1).to(NUMBER)
+    return tl.load(
+        x + e[None, :].to(tl.int64) * HEADS + h[:, None], mask=(h < HEADS)[:, None] & inside[None, :], other=1
+    ).to(NUMBER)
 
 
 @jit
