@@ -14,11 +14,12 @@ from penstock.sampling.device.block import device_block
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(params=[4, 1000])
+@pytest.fixture(params=[1, 1000])
 def _programs(request, monkeypatch):
     """Blocks as small as these are read by programs of several rows, whose last has fewer, or of one row each."""
-    monkeypatch.setattr(attention, "_TOGETHER", 4)
-    monkeypatch.setattr(attention, "_PROGRAMS", request.param // 4)
+    monkeypatch.setattr(attention, "_TOGETHER", 2)
+    monkeypatch.setattr(attention, "_TOGETHER_BACK", 4)
+    monkeypatch.setattr(attention, "_PROGRAMS", request.param)
 
 
 def differentiated(function, block, inputs, kept, count):

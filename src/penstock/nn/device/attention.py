@@ -200,10 +200,10 @@ class _Launcher:
                 **self._parts,
                 **ends,
                 "JOINT": direction is not None,
-                "SINGLE": self._has_whole_lists(),
+                "SINGLE": self._has_whole_lists(self._parts["BLOCK_E"]),
             }
             drawn = drawn_by(drops.key)
-            sizes |= {"SCORE_STRIDE": of_dst.stride(0), "BLOCK_R": together(lists.rows)}
+            sizes |= {"SCORE_STRIDE": of_dst.stride(0), "BLOCK_R": together(lists.rows, _TOGETHER)}
             grid = (-(-lists.rows // sizes["BLOCK_R"]),)
             kernels.attend_rows[grid](*given, *drawn, norms, out, lists.rows, **sizes)
         return out, norms
@@ -261,20 +261,21 @@ class _Launcher:
         `right`; and parts [.., 3, heads * size] that add up to those of `direction`, of all of `right` and of the rows.
         """
         lists, weights, out = destination_lists(self.block), cast(Any, self.block.weights), torch.empty_like(right)
-        tile, places = self._parts, len(lists.indices)
+        tile, places = dict(self._parts), len(lists.indices)
+        single = self._has_whole_lists(tile["BLOCK_E"])
+        tile["BLOCK_E"] = tile["BLOCK_E"] if single else min(_EDGES, tile["BLOCK_E"])
+        tile["BLOCK_R"] = together(lists.rows, _TOGETHER_BACK)
         edges = places + (lists.rows if self._sizes["LOOPS"] else 0)
         of_edges = norms.new_empty(edges, self.heads, 2)
         signs = torch.empty(edges, self.heads, -(-tile["BLOCK_C"] // 4), dtype=torch.uint8, device=self.values.device)
-        programs = -(-lists.rows // together(lists.rows))
+        programs = -(-lists.rows // tile["BLOCK_R"])
         parts = norms.new_empty(programs, 3, self.heads * self.size)
         read = lists.indptr, lists.indices, weights, self._kept, self.values, right, shift, direction, norms, grad
         outs = of_edges, signs, out, parts
         if programs and launches(*read, *outs, rows=places, of=self.values):
             from penstock.nn.device import attention_kernels as kernels
 
-            sizes = {**self._sizes, **tile, "SINGLE": self._has_whole_lists(), "BLOCK_R": together(lists.rows)}
-            sizes["maxnreg"] = _REGISTERS
-            kernels.return_jointly[(programs,)](*read, *outs, lists.rows, places, **sizes)
+            kernels.return_jointly[(programs,)](*read, *outs, lists.rows, places, **self._sizes, **tile, SINGLE=single)
         return (of_edges, signs), out, parts
 
     def collect(self, direction: Tensor, grad: Tensor, of_edges: Tensor, signs: Tensor) -> Tensor:
@@ -291,10 +292,10 @@ class _Launcher:
             kernels.collect_jointly[grid](*given, rows, self.block.num_dst, len(lists.indices), **sizes)
         return out
 
-    def _has_whole_lists(self) -> bool:
-        """Whether a tile has a row's whole list, which has the row itself as well."""
+    def _has_whole_lists(self, edges: int) -> bool:
+        """Whether a tile of so many edges has a row's whole list, which has the row itself as well."""
         longest = self.block.derived.get("longest", len(cast(Tensor, self.block.indices)))
-        return bool(self._sizes["LOOPS"]) and longest < self._parts["BLOCK_E"]
+        return bool(self._sizes["LOOPS"]) and longest < edges
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -302,20 +303,24 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _SOURCES: dict[str, int] = {"BLOCK_R": 4, "BLOCK_E": 2}
 """Lists of a tile by sources, most of which have one or two entries, and entries of each."""
 _TOGETHER = 8
-"""Rows of a program: while it computes one it asks for the next one's list, and it adds up their sums."""
+"""Rows of a program at most: while it computes one it asks for the next one's list."""
+_TOGETHER_BACK = 16
+"""The same of GATv2's backward pass, whose programs' sums are added up by a pass of their own."""
 _PROGRAMS = 1024
-"""Programs that keep a GPU busy; where there would be fewer, each has one row."""
+"""Programs that keep a GPU busy; where there would be fewer, each has fewer rows."""
+_EDGES = 4
+"""Edges of a tile of GATv2's backward pass where lists are longer than a tile: more would take more registers than a
+thread has, as edges are computed twice there.
+"""
 _VALUES = 2048
 """Values of a tile at most, if its lists are long enough."""
-_REGISTERS = 128
-"""Registers of a thread in GATv2's backward pass: more programs run at once, which was faster than with 168."""
 _COLUMNS = 128
 """Columns of a warp: four of a thread."""
 
 
-def together(rows: int) -> int:
-    """Rows of a program."""
-    return _TOGETHER if rows >= _TOGETHER * _PROGRAMS else 1
+def together(rows: int, most: int) -> int:
+    """Rows of a program: a power of two, up to `most`, that leaves enough programs."""
+    return 1 << max(0, min(most, rows // _PROGRAMS).bit_length() - 1)
 
 
 def tile_of(values: Tensor, heads: int, size: int, lists: DeviceLists | SourceLists) -> dict[str, Any]:
