@@ -27,12 +27,14 @@ from penstock.sampling.device.block import device_block
 
 pytestmark = pytest.mark.gpu
 SMALL = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "num_warps": 2, "num_stages": 2}
+WARP_GROUP = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 16, "num_warps": 4, "num_stages": 2}
 exactly = partial(launched_product, precision="ieee", tile=SMALL)
 
 
-@pytest.mark.parametrize(("rows", "inner", "width"), [(37, 24, 40), (16, 16, 16), (3, 7, 5), (50, 33, 17)])
+@pytest.mark.parametrize(("rows", "inner", "width"), [(37, 24, 40), (16, 16, 16), (3, 7, 5), (150, 33, 17)])
 @pytest.mark.parametrize("share", [0.0, 0.4])
-def test_a_product_that_is_rectified_and_dropped(rows, inner, width, share, device):
+@pytest.mark.parametrize("tile", [SMALL, WARP_GROUP])
+def test_a_product_that_is_rectified_and_dropped(rows, inner, width, share, tile, device):
     x, weight = torch.randn(rows, inner), torch.randn(width, inner)
     names = torch.randperm(1000)[:rows]
     with dropping(9, names):
@@ -40,22 +42,36 @@ def test_a_product_that_is_rectified_and_dropped(rows, inner, width, share, devi
     limit = round((1 - share) * (1 << 16))
     with dropping(9, names) as stream:
         key = stream.next(names.to(device)) if share else DropKey()
-    got = exactly(x.to(device), weight.to(device), Dropping(key, limit, (1 << 16) / limit), behind=8)
+    drops = Dropping(key, limit, (1 << 16) / limit)
+    got = exactly(x.to(device), weight.to(device), drops, behind=8, tile=tile)
     assert_near(got[:, :width], expected.double(), 1e-5)
     assert torch.equal(got[:, width:].cpu(), torch.tensor([1.0, *[0.0] * 7]).expand(rows, 8))
 
 
 @pytest.mark.parametrize("behind", [0, 8])
-def test_a_gradient_with_own_rows_and_a_mask(behind, device):
+@pytest.mark.parametrize("tile", [SMALL, WARP_GROUP])
+def test_a_gradient_with_own_rows_and_a_mask(behind, tile, device):
     x, weight, own = torch.randn(37, 24), torch.randn(40, 24), torch.randn(5, 40)
     positive = torch.randn(37, 40 + behind)
     expected = x @ weight.t()
     expected[:5] += own
     expected = torch.where(positive[:, :40] > 0, 2 * expected, 0)
     kept = KeptRows(positive.to(device), 2.0)
-    got = exactly(x.to(device), weight.to(device), None, kept, own.to(device), behind)
+    got = exactly(x.to(device), weight.to(device), None, kept, own.to(device), behind, tile=tile)
     assert_near(got[:, :40], expected.double(), 1e-5)
     assert not got[:, 40:].any()
+
+
+def test_narrow_rows_in_the_order_of_a_warp_group(device):
+    """Their threads have eight columns each."""
+    x, weight, names = torch.randn(150, 48), torch.randn(72, 48), torch.randperm(1000)[:150]
+    with dropping(9, names):
+        expected = relu_drop((x.half().double() @ weight.half().double().t()).float(), 0.5)
+    with dropping(9, names) as stream:
+        drops = Dropping(stream.next(names.to(device)), 1 << 15, 2.0)
+    got = exactly(x.half().to(device), weight.half().to(device), drops, tile=WARP_GROUP)
+    assert got.dtype == torch.float16
+    assert_near(got.float(), expected.double(), 1e-3)
 
 
 def test_split_numbers_are_as_accurate_as_float32(cuda_device):
@@ -124,6 +140,23 @@ def test_tiles_fit_the_shared_memory_of_a_gpu(shared, number, precision, monkeyp
     assert shared < 232448 or tile == {(4, "tf32"): products.TILE, (4, "tf32x3"): products.SPLIT_TILE}.get(
         (x.element_size(), precision), products.NARROW_TILE
     )
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_gradients_of_rows_that_follow_no_relu(tf32, device, monkeypatch):
+    """In TF32, the weight is copied to be read along what is summed over."""
+    monkeypatch.setattr(products, "is_gpu", lambda of: True)
+    monkeypatch.setattr(products, "_splits", lambda x: not tf32)
+    monkeypatch.setattr(products, "FEWEST_ROWS", 16)
+    monkeypatch.setattr(products, "launched_product", exactly)
+    grad, weight, own = torch.randn(32, 16), torch.randn(16, 24), torch.randn(20, 16)
+    right = grad.double() @ weight.double()
+    right[:20] += own.double() @ weight.double()
+    moved = weight.to(device)
+    assert (products._along_sums(grad.to(device), moved).stride() == (1, 16)) == tf32
+    added = own.to(device) @ products._along_sums(own.to(device), moved)
+    found = products.gradient_of_rows(grad.to(device), moved, None, added)
+    assert_near(found, right, 1e-5)
 
 
 def test_a_weight_that_is_turned(device):

@@ -84,25 +84,21 @@ def drawn_key(key, call, low, high):
 
 
 @jit
-def kept_columns(
-    named, names, row, mask, first, LIMIT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+def kept_groups(
+    named, names, row, mask, first, LIMIT: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """[ROWS, COLUMNS]: which values of rows `row` dropout keeps, in the columns from first[ROWS] on, multiples of 4."""
+    """[ROWS, GROUPS, GROUP]: which values of rows `row` dropout keeps, in GROUPS * GROUP columns from `first` on; that
+    and GROUP are multiples of 4.
+    """
     DRAWS: tl.constexpr = (WIDTH + 3) // 4
     name = row.to(tl.int64) if names is None else tl.load(names + row, mask=mask, other=0).to(tl.int64)
-    k = (first // 4)[:, None] + tl.arange(0, COLUMNS // 4)[None, :]
-    bits = mix(named + ((name * DRAWS)[:, None] + k).to(tl.uint64) * _STEP)
-    draws = (bits[:, :, None] >> (16 * tl.arange(0, 4)).to(tl.uint64)[None, None, :]) & 0xFFFF
-    return tl.reshape((draws.to(tl.int32) < LIMIT).to(tl.int8), [ROWS, COLUMNS]) > 0
-
-
-@jit
-def kept_values(named, names, row, mask, f, LIMIT: tl.constexpr, WIDTH: tl.constexpr):
-    """`kept_columns` of any columns f [rows, columns], each by a word of its own."""
-    DRAWS: tl.constexpr = (WIDTH + 3) // 4
-    name = row.to(tl.int64) if names is None else tl.load(names + row, mask=mask, other=0).to(tl.int64)
-    bits = mix(named + ((name * DRAWS)[:, None] + f // 4).to(tl.uint64) * _STEP)
-    return ((bits >> (16 * (f % 4)).to(tl.uint64)) & 0xFFFF).to(tl.int32) < LIMIT
+    k = (first // 4 + GROUP // 4 * tl.arange(0, GROUPS))[:, None] + tl.arange(0, GROUP // 4)[None, :]
+    # The sum of two products, one of the row and one of the column, which is one addition for each word.
+    of_row = named + (name * DRAWS).to(tl.uint64) * _STEP
+    bits = mix(of_row[:, None, None] + (k.to(tl.uint64) * _STEP)[None, :, :])
+    draws = (bits[:, :, :, None] >> (16 * tl.arange(0, 4)).to(tl.uint64)[None, None, None, :]) & 0xFFFF
+    return tl.reshape((draws.to(tl.int32) < LIMIT).to(tl.int8), [ROWS, GROUPS, GROUP]) > 0
 
 
 @jit(do_not_specialize=["rows", "places", "steps"])

@@ -5,7 +5,7 @@ joined weights that it reads, and the losses of the last product's rows.
 import triton.language as tl
 
 from penstock.gpu_kernels import jit
-from penstock.nn.device.drop_kernels import drawn_key, kept_columns
+from penstock.nn.device.drop_kernels import drawn_key, kept_groups
 
 
 @jit(do_not_specialize=["call", "low", "high", "rows", "own_rows"])
@@ -32,6 +32,7 @@ def product_rows(
     SCALE: tl.constexpr,
     PRECISION: tl.constexpr,
     NUMBER: tl.constexpr,
+    WARPS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -45,39 +46,67 @@ def product_rows(
     """
     # Programs that read the same rows follow each other.
     TILES: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
-    i = tl.program_id(0) // TILES * BLOCK_M + tl.arange(0, BLOCK_M)
-    first = tl.program_id(0) % TILES * BLOCK_N
-    f, k = first + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
-    live, wide = i < rows, f < WIDTH
+    # A thread of Hopper's tensor cores gets pairs of columns, each pair 8 columns behind the last, of two rows that are
+    # 8 apart. The tile's rows and columns are therefore given to it in another order (`order_of_columns`), in which a
+    # thread's pairs are the columns that it can write at once. Whatever follows the product then happens where the
+    # results are, and they are not brought into order through shared memory.
+    EACH: tl.constexpr = min(128 // out.dtype.element_ty.primitive_bitwidth, BLOCK_N // 4)
+    GROUP: tl.constexpr = 4 * EACH
+    GROUPS: tl.constexpr = BLOCK_N // GROUP
+    HALVES: tl.constexpr = 2 if BLOCK_M % (16 * WARPS) == 0 else 1
+    BY_WARP: tl.constexpr = WARPS if BLOCK_M % (16 * WARPS) == 0 else BLOCK_M // 8
+    ABOVE: tl.constexpr = BLOCK_M // (8 * HALVES * BY_WARP)
+    begin, first = tl.program_id(0) // TILES * BLOCK_M, tl.program_id(0) % TILES * BLOCK_N
+    k = tl.arange(0, BLOCK_K)
+    i, f = begin + order_of_rows(BLOCK_M, HALVES, BY_WARP), first + order_of_columns(BLOCK_N, EACH)
     of_x = (x + i.to(tl.int64) * X_STRIDE)[:, None] + k[None, :]
     of_weight = (weight + f * INNER)[None, :] + k[:, None]
     total = tl.zeros((BLOCK_M, BLOCK_N), NUMBER)
     for step in tl.range(0, INNER, BLOCK_K):
         inside = step + k < INNER
-        left = tl.load(of_x + step, mask=live[:, None] & inside[None, :], other=0)
-        right = tl.load(of_weight + step, mask=wide[None, :] & inside[:, None], other=0)
+        left = tl.load(of_x + step, mask=(i < rows)[:, None] & inside[None, :], other=0)
+        right = tl.load(of_weight + step, mask=(f < WIDTH)[None, :] & inside[:, None], other=0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
-    at = (i.to(tl.int64) * (WIDTH + BEHIND))[:, None] + f[None, :]
-    written = live[:, None] & wide[None, :]
+    total = tl.reshape(total, [ABOVE, BY_WARP, HALVES, 8, GROUPS, EACH // 2, 4, 2])
+    total = tl.reshape(tl.permute(total, (0, 2, 1, 3, 4, 6, 5, 7)), [BLOCK_M, GROUPS, GROUP])
+    i = begin + tl.arange(0, BLOCK_M)
+    f = (first + GROUP * tl.arange(0, GROUPS))[:, None] + tl.arange(0, GROUP)[None, :]
+    at = (i.to(tl.int64) * (WIDTH + BEHIND))[:, None, None] + f[None, :, :]
+    written = (i < rows)[:, None, None] & (f < WIDTH)[None, :, :]
     if own is not None:
-        of_own = own + (i.to(tl.int64) * WIDTH)[:, None] + f[None, :]
-        total += tl.load(of_own, mask=written & (i < own_rows)[:, None], other=0).to(NUMBER)
+        of_own = own + (i.to(tl.int64) * WIDTH)[:, None, None] + f[None, :, :]
+        total += tl.load(of_own, mask=written & (i < own_rows)[:, None, None], other=0).to(NUMBER)
     if RECTIFIES:
         total = tl.maximum(total, 0)
         if LIMIT < 65536:
             named = drawn_key(key, call, low, high)
-            kept = kept_columns(named, names, i, live, first + 0 * i, LIMIT, WIDTH, BLOCK_M, BLOCK_N)
-            total = tl.where(kept, total * tl.full((1, 1), SCALE, NUMBER), 0)
+            kept = kept_groups(named, names, i, i < rows, first, LIMIT, WIDTH, BLOCK_M, GROUPS, GROUP)
+            total = tl.where(kept, total * tl.full((1, 1, 1), SCALE, NUMBER), 0)
     if positive is not None:
         passes = tl.load(positive + at, mask=written, other=0) > 0
-        total = tl.where(passes, total * tl.full((1, 1), SCALE, NUMBER), 0)
+        total = tl.where(passes, total * tl.full((1, 1, 1), SCALE, NUMBER), 0)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=written)
     if BEHIND:  # noqa: SIM102 - the outer condition is the compiler's
         if first == 0:
             more = tl.arange(0, BEHIND)[None, :]
             number = tl.where(more == 0, FIRST_BEHIND, 0.0) + tl.zeros((BLOCK_M, BEHIND), tl.float32)
             to = out + (i.to(tl.int64) * (WIDTH + BEHIND) + WIDTH)[:, None] + more
-            tl.store(to, number.to(out.dtype.element_ty), mask=live[:, None] & (more >= 0))
+            tl.store(to, number.to(out.dtype.element_ty), mask=(i < rows)[:, None] & (more >= 0))
+
+
+@jit
+def order_of_rows(ROWS: tl.constexpr, HALVES: tl.constexpr, WARPS: tl.constexpr):
+    """[ROWS]: the rows of a tile, 8 of each warp after another, and behind those the second 8 of each warp."""
+    m = tl.arange(0, ROWS)
+    above, half, warp = m // (8 * HALVES * WARPS), m // 8 % HALVES, m // (8 * HALVES) % WARPS
+    return ((above * HALVES + half) * WARPS + warp) * 8 + m % 8
+
+
+@jit
+def order_of_columns(COLUMNS: tl.constexpr, EACH: tl.constexpr):
+    """[COLUMNS]: the columns of a tile in groups of 4 * EACH, in which pairs EACH columns apart follow each other."""
+    n = tl.arange(0, COLUMNS)
+    return n // (4 * EACH) * (4 * EACH) + n // 2 % 4 * EACH + n // 8 % (EACH // 2) * 2 + n % 2
 
 
 # Several weights as the columns of one.

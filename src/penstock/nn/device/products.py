@@ -25,7 +25,7 @@ Ending = Callable[[Tensor], Dropping]
 
 FEWEST_ROWS = 1 << 13
 """Rows of the smallest product that a kernel of ours computes."""
-TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "num_warps": 8, "num_stages": 4}
+TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
 """The tile of a program of 4-byte numbers."""
 NARROW_TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3}
 """The same of 2-byte numbers."""
@@ -112,7 +112,9 @@ class _Pair(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, own: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, own_weight = ctx.saved_tensors
-        of_x = gradient_of_rows(grad, weight, ctx.kept, own @ own_weight) if ctx.needs_input_grad[0] else None
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x = gradient_of_rows(grad, weight, ctx.kept, own @ _along_sums(own, own_weight))
         return of_x, grad.t() @ x, own.t() @ x[: ctx.count], None, None
 
 
@@ -125,10 +127,20 @@ def gradient_of_rows(
     weight = weight[:, : weight.shape[1] - behind]
     if fuses(grad, weight) and (kept is not None or _splits(grad)):
         return launched_product(grad, weight.t().contiguous(), None, kept, own, behind)
-    out = _with_room(grad, weight, behind)
+    out = _with_room(grad, _along_sums(grad, weight), behind)
     if own is not None:
         out[: len(own)].add_(own)
     return out if kept is None else pass_where_positive(kept.positive, out, kept.scale, out)
+
+
+def _along_sums(grad: Tensor, weight: Tensor) -> Tensor:
+    """The weight [out, in] that `grad` is multiplied by, in memory [in, out] where that is faster: Hopper's tensor
+    cores read numbers of TF32 only along what they sum over. Products of 152,000 rows took 109 us instead of 137, and
+    the copy takes 2.
+    """
+    in_tf32 = grad.dtype == torch.float32 and not _splits(grad)
+    copies = in_tf32 and len(grad) >= FEWEST_ROWS and is_gpu(grad.device)
+    return weight.t().contiguous().t() if copies else weight
 
 
 # Several weights as the columns of one, and the gradients of each of them.
@@ -272,6 +284,7 @@ def launched_product(
         "SCALE": drops.scale if kept is None else kept.scale,
         "PRECISION": precision,
         "NUMBER": number_of(x),
+        "WARPS": chosen["num_warps"],
     }
     given = x, weight.contiguous(), *drawn_by(drops.key), own, None if kept is None else kept.positive, out, rows
     grid = (-(-rows // chosen["BLOCK_M"]) * -(-width // chosen["BLOCK_N"]),)
