@@ -127,18 +127,19 @@ def test_gradients_of_any_stride(given, device, monkeypatch):
 
 
 @pytest.mark.parametrize("shared", [232448, 166912, 101376, 65536])
+@pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize(
     ("number", "precision"), [(torch.float32, "tf32"), (torch.float32, "tf32x3"), (torch.bfloat16, "")]
 )
-def test_tiles_fit_the_shared_memory_of_a_gpu(shared, number, precision, monkeypatch):
+def test_tiles_fit_the_shared_memory_of_a_gpu(shared, number, precision, back, monkeypatch):
     """Of Hopper, Ampere, and what is sold for games and for inference."""
     monkeypatch.setattr(products, "_shared_bytes", lambda device: shared)
     x = torch.empty(1, 8, dtype=number)
-    tile = products._tile_of(x, 256, precision)
+    tile = products._tile_of(x, 256, precision, back)
     stage = (tile["BLOCK_M"] + tile["BLOCK_N"]) * tile["BLOCK_K"] * x.element_size()
     assert tile["num_stages"] >= 2 and stage * tile["num_stages"] < shared
     assert shared < 232448 or tile == {(4, "tf32"): products.TILE, (4, "tf32x3"): products.SPLIT_TILE}.get(
-        (x.element_size(), precision), products.NARROW_TILE
+        (x.element_size(), precision), products.NARROW_BACK_TILE if back else products.NARROW_TILE
     )
 
 

@@ -25,10 +25,12 @@ Ending = Callable[[Tensor], Dropping]
 
 FEWEST_ROWS = 1 << 13
 """Rows of the smallest product that a kernel of ours computes."""
-TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
+TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "num_warps": 8, "num_stages": 4}
 """The tile of a program of 4-byte numbers."""
 NARROW_TILE: dict[str, int] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3}
 """The same of 2-byte numbers."""
+NARROW_BACK_TILE: dict[str, int] = {**NARROW_TILE, "BLOCK_M": 64}
+"""The same of 2-byte gradients that pass a ReLU."""
 SPLIT_TILE: dict[str, int] = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
 """The same of products whose numbers are split."""
 
@@ -271,7 +273,7 @@ def launched_product(
     from penstock.nn.device import product_kernels as kernels
 
     precision = precision or ("tf32x3" if _splits(x) else "tf32")
-    chosen = _tile_of(x, width, precision) | (tile or {})
+    chosen = _tile_of(x, width, precision, kept is not None) | (tile or {})
     drops = dropping or Dropping()
     sizes = {
         "WIDTH": width,
@@ -292,9 +294,10 @@ def launched_product(
     return out
 
 
-def _tile_of(x: Tensor, width: int, precision: str) -> dict[str, int]:
+def _tile_of(x: Tensor, width: int, precision: str, back: bool) -> dict[str, int]:
     """The tile of a product with so many columns, with as many stages as the GPU's shared memory has room for."""
-    usual = SPLIT_TILE if precision == "tf32x3" else NARROW_TILE if x.element_size() == 2 else TILE
+    narrow = NARROW_BACK_TILE if back else NARROW_TILE
+    usual = SPLIT_TILE if precision == "tf32x3" else narrow if x.element_size() == 2 else TILE
     columns = min(usual["BLOCK_N"], max(16, 1 << (width - 1).bit_length()))
     room = _shared_bytes(x.device) - _SHARED_BESIDE
     while True:

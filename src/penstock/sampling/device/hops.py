@@ -140,7 +140,7 @@ class BatchMemory:
 
     Without `numbers_last` the last hop's neighbours get no rows: `indices` of its block are vertices, for a layer that
     reads their features in place. With `turns` the other blocks come with their transposed lists, along which gradients
-    flow; with `turns_last` the last one too, as gradients of learned inputs flow along it.
+    flow; with `turns_last` the last one too, as gradients of learned or transformed inputs flow along it.
     """
 
     def __init__(

@@ -145,6 +145,10 @@ class Placed:
     """Whether batches hold the positions of their edges even if these carry nothing."""
     learns_inputs: bool = False
     """Whether gradients flow to input rows, which are learned embeddings."""
+    transforms_neighbours: bool = False
+    """Whether the first layer transforms neighbours' rows before it weighs them, as attention does that does not read
+    features in place: gradients then flow to the transformed rows.
+    """
     scales_neighbours: bool = False
     """Whether the first layer, which reads features in place, needs the totals of its neighbours."""
     divided: dict[str, DividedTable] = field(default_factory=dict)
@@ -163,12 +167,15 @@ class Placed:
             session.inputs.device, decision, program, graph.num_nodes, graph.num_edges, job.needs_totals,
             decision.room, [*decision.why], wish=job.placement, asks_for_edges=job.names_edges,
             scales_neighbours=decision.in_place and LAYERS[job.model].aggregates(job) == "normalised",
+            transforms_neighbours=not decision.in_place
+            and getattr(session.model, "layerwise", False)
+            and LAYERS[job.model].has_heads,
         )  # fmt: skip
 
     def decide_again(self, session: Placeable, decision: PlacementDecision) -> None:
         """Execute steps otherwise, with everything where it lies."""
         made = Placed.of(session, decision)
-        for name in ("decision", "program", "room", "why", "scales_neighbours", "fill"):
+        for name in ("decision", "program", "room", "why", "scales_neighbours", "transforms_neighbours", "fill"):
             setattr(self, name, getattr(made, name))
         self.fills.clear()
 
@@ -232,7 +239,7 @@ class Placed:
         return new_slot(
             self.topology, self.program, room, self.device, keys, self.totals,
             tables=tables, numbers_last=not self.decision.in_place and (self.fill is None or self.fill.numbers_rows),
-            turns=True, turns_last=self.learns_inputs,
+            turns=True, turns_last=self.learns_inputs or self.transforms_neighbours,
             vertex_totals=self.topology.totals_on(self.device) if self.scales_neighbours else None,
         )  # fmt: skip
 
