@@ -4,7 +4,7 @@ Four runs are watched: on the CPU, with captured steps (on a GPU, or in Triton's
 one of two workers of a cluster, and as a job of the queue. Each start of a Python function is seen while the first
 process that trains is between its 10th and its 20th step; of the queue, in all processes from the submission of a job
 to its end. Code that Numba or Triton has compiled, or that a GPU replays, does not count, and neither do imports.
-Run, in the root of a checkout: python benchmarks/files_touched.py [--only cpu,captured,worker,queue] [--json]
+Run, in the root of a checkout: python benchmarks/files_touched.py [--only cpu,captured,worker,queue] [--list] [--json]
 """
 
 import argparse
@@ -44,12 +44,12 @@ def trainer():
 def entered(code, *rest):
     if code.co_name == "_count" and code.co_filename == sources + "/train/loop.py":
         step()
-    key = os.getpid(), code.co_filename
+    key = os.getpid(), code
     # Bodies of modules and classes run when they are imported: they lack the first flag.
     if window[0] == 1 and code.co_flags & 1 and key not in seen and code.co_filename.startswith(sources):
         seen.add(key)
         with open(f"{folder}/{key[0]}.files", "a") as file:
-            file.write(code.co_filename[len(sources) + 1:] + "\\n")
+            file.write(f"{code.co_filename[len(sources) + 1:]} {code.co_firstlineno} {code.co_name}\\n")
 
 if sys.version_info >= (3, 12):
     events = sys.monitoring.events.PY_START | sys.monitoring.events.PY_RESUME
@@ -117,13 +117,17 @@ class Watched:
         with (self.folder / "window").open("r+b") as file:
             file.write(bytes([state]))
 
-    def files(self, all_processes: bool) -> set[str]:
-        """The files that ran in the window: those of the process that trained, or of all."""
+    def functions(self, all_processes: bool) -> dict[str, dict[str, list[str]]]:
+        """What ran in the window, in the process that trained or in all: functions by process, by file."""
         if (self.folder / "window").read_bytes() != b"\2":
             raise RuntimeError("no process has done 20 steps")
         trained = "*" if all_processes else (self.folder / "trainer").read_text()
-        logs = self.folder.glob(f"{trained}.files")
-        return {line for log in logs for line in log.read_text().splitlines()}
+        found: dict[str, dict[str, list[str]]] = {}
+        for log in self.folder.glob(f"{trained}.files"):
+            for line in log.read_text().splitlines():
+                file, first, name = line.split(" ", 2)
+                found.setdefault(file, {}).setdefault(log.stem, []).append(f"{name}:{first}")
+        return found
 
 
 def flags(**fields: object) -> list[str]:
@@ -168,8 +172,8 @@ def through_queue(watched: Watched, graph: str) -> None:
             service.wait()
 
 
-def touched(name: str, graph: str) -> set[str]:
-    """The files that one of the four runs touches."""
+def touched(name: str, graph: str) -> dict[str, dict[str, list[str]]]:
+    """What one of the four runs executes: functions by process, by file."""
     with tempfile.TemporaryDirectory() as folder:
         watched = Watched(Path(folder))
         train = ["-m", "penstock", "train", "--graph", graph, "--run", "run", "--json"]
@@ -180,7 +184,7 @@ def touched(name: str, graph: str) -> set[str]:
         else:
             more = {"cpu": ["--device", "cpu"], "captured": ["--device", "cuda"]}
             watched.run(*train, *flags(**JOB), *more.get(name, ["--device", "cpu", "--cluster", "2x1"]))
-        return watched.files(name == "queue")
+        return watched.functions(name == "queue")
 
 
 def main() -> None:
@@ -188,6 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(AIMS), help="runs, with commas between them")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--list", action="store_true", help="each file's functions, by process")
     options = parser.parse_args()
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -195,7 +200,11 @@ def main() -> None:
         make = ["-m", "penstock", "data", "make", "synthetic-arxiv", "--scale", "0.01", "--out", graph]
         subprocess.run([sys.executable, *make], check=True, capture_output=True)
         for name in options.only.split(","):
-            found[name] = sorted(touched(name, graph))
+            functions = touched(name, graph)
+            found[name] = sorted(functions)
+            for file in found[name] if options.list else ():
+                for process, those in sorted(functions[file].items()):
+                    print(f"{file} in {process}: {', '.join(those)}")
             if not options.json:
                 rooms = sorted({each.rpartition("/")[0] for each in found[name]})
                 print(f"{name}: {len(found[name])} files in {len(rooms)} folders (aim {AIMS[name]})")
