@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from penstock.service.database import VERSION, Database
-from penstock.service.records import age_of, moment
+from penstock.service.database import VERSION, Database, age_of, moment
 from refusals import refused
 
 JOB = {"name": "a job", "document": {"lr": 0.01}, "priority": 0, "kind": "cpu", "cores": 1, "run": "", "likeness": "x"}

@@ -14,8 +14,8 @@ from penstock.service.admission import (
     start_of,
     waiting_jobs,
 )
+from penstock.service.database import JobRecord, best_of
 from penstock.service.policies import DeviceRoom
-from penstock.service.records import JobRecord, best_of
 from penstock.service.scheduler import MOST_LOST, after_end
 from penstock.service.workers import tasks
 from penstock.service.workers.tasks import reached

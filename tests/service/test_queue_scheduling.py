@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from penstock.service import admission
-from penstock.service.records import FINAL
+from penstock.service.database import FINAL
 from penstock.service.scheduler import newest_step
 from penstock.service.workers import warm
 from penstock.service.workers.pool import ProcessName, TaskProcess, WarmPool

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.service.records import FINAL
+from penstock.service.database import FINAL
 from penstock.service.scheduler import after_end, newest_step
 from penstock.service.workers.pool import SharedPool, WarmPool
 from penstock.service.workers.shared_jobs import OpenGraphs

@@ -12,9 +12,9 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
+from penstock.service.database import JobRecord, age_of
 from penstock.service.folder import ServiceFolder
 from penstock.service.policies import UNKNOWN_SHARE, DeviceRoom, JobNeeds, RunningJob, WaitingJob, never_fits
-from penstock.service.records import JobRecord, age_of
 from penstock.service.workers.pool import StartedTask, WarmPool
 
 # The resources of this machine: GPUs with their memory, the host's cores and memory.

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 from penstock.errors import PenstockError, known_code
 from penstock.graph.object_folders import address_of, is_remote
+from penstock.service.database import FINAL, STATES
 from penstock.service.folder import ServiceFolder, default_folder
-from penstock.service.records import FINAL, STATES
 from penstock.train.job import read_job_fields
 
 _PATIENCE_S = 30.0

@@ -15,9 +15,8 @@ from penstock.errors import PenstockError
 from penstock.graph.document_sweep import MOST_POINTS, Point, Sweep, fields_of, points_of, said, with_point
 from penstock.graph.files import open_regular, read_document
 from penstock.graph.object_folders import address_of, is_remote
-from penstock.service.database import Database
+from penstock.service.database import FINAL, RETRIED, STARTABLE, STARTED, Database, JobRecord
 from penstock.service.folder import ServiceFolder
-from penstock.service.records import FINAL, RETRIED, STARTABLE, STARTED, JobRecord
 from penstock.train.job import Job, JobFields, job_fields, make_job
 
 # Validation of submissions: a job's fields, the paths that it names, the code that it brings.

@@ -15,8 +15,8 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from penstock.report.markup import SCRIPT
+from penstock.service.database import STATES
 from penstock.service.gate import HEADERS
-from penstock.service.records import STATES
 from penstock.service.served import Served
 
 # A page that describes the HTTP interface, generated from its OpenAPI document, without scripts.

@@ -24,9 +24,9 @@ from penstock.service.admission import (
     waiting_jobs,
     with_need,
 )
+from penstock.service.database import FINAL, STARTABLE, STARTED, JobRecord
 from penstock.service.operations import Operations, allowed_place
 from penstock.service.policies import QueuePolicy, expected_ends
-from penstock.service.records import FINAL, STARTABLE, STARTED, JobRecord
 from penstock.service.workers.pool import ProcessName, Starter, WarmPool
 
 # What becomes of a job when its process has ended: the decision, separate from carrying it out.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from penstock.service.database import JobRecord, best_of
 from penstock.service.operations import Operations
-from penstock.service.records import JobRecord, best_of
 from penstock.service.scheduler import JobScheduler
 
 # Recent changes, for clients that watch the service.

@@ -6,9 +6,9 @@ import warnings
 
 import pytest
 
+from penstock.service.database import FINAL
 from penstock.service.policies import DeviceRoom, WaitingJob
 from penstock.service.ray_jobs import HandOver
-from penstock.service.records import FINAL
 from queue_parts import make_parts
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
 

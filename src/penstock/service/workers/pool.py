@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder, open_bytes, writing
 from penstock.processes import start_python
-from penstock.service.records import boot
+from penstock.service.database import boot
 from penstock.service.workers.warm import rest_of_line
 
 # Processes identified by number and start time: their memory, and how to end them.
