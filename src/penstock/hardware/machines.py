@@ -33,7 +33,7 @@ class Network:
     lanes: Array | None = None
     """int32 [B]: the first of the `transport.uplinks` equal-cost links that each of the first B consists of, or -1.
 
-    Flows are hashed onto these further links (`penstock.simulate.routes`); the paths here name only the first B.
+    Flows are hashed onto these further links (`penstock.simulate.state`); the paths here name only the first B.
     """
     free_cores: Array | None = None  # float64 [M]: cores that other tenants leave; None: tasks never lack any
 

@@ -16,9 +16,8 @@ from penstock.graph.arrays import Array
 from penstock.plan.placement import PlacementProblem
 from penstock.plan.placement.packing import fits
 from penstock.simulate.levels import durations_alone, heads
-from penstock.simulate.routes import carried_by
 from penstock.simulate.simulation import Simulator
-from penstock.simulate.state import Case
+from penstock.simulate.state import Case, carried_by
 from penstock.simulate.workload import Amounts
 
 _UNROLLED = 24

@@ -6,8 +6,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.simulate.routes import carried_by
-from penstock.simulate.state import Case, terms_of
+from penstock.simulate.state import Case, carried_by, terms_of
 from penstock.simulate.symmetry import MANY, quotient_of
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import successors

@@ -10,8 +10,7 @@ from penstock.hardware.machines import Network
 from penstock.simulate.engine import Executor
 from penstock.simulate.rates import POLICIES
 from penstock.simulate.rates.compression import check_coflows, compressed
-from penstock.simulate.routes import routes_of
-from penstock.simulate.state import PRIORITY, Case, RatePolicy, by_rank, shape_of
+from penstock.simulate.state import PRIORITY, Case, RatePolicy, by_rank, routes_of, shape_of
 from penstock.simulate.timeline import Timeline, step_seconds
 from penstock.simulate.transport import transport_of
 from penstock.simulate.workload import Amounts, Workload, draw_amounts

@@ -17,8 +17,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, key_of
 from penstock.kernels import njit
-from penstock.simulate.routes import crossed_routes
-from penstock.simulate.state import PATH, Case, Routes, Terms, TimelineRecord, Transport, shape_from
+from penstock.simulate.state import PATH, Case, Routes, Terms, TimelineRecord, Transport, crossed_routes, shape_from
 from penstock.simulate.workload import Amounts, sorted_items
 
 MANY = 20_000

@@ -8,8 +8,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.hardware.machines import Network
-from penstock.simulate.routes import carried_by
-from penstock.simulate.state import Case
+from penstock.simulate.state import Case, carried_by
 from penstock.simulate.workload import Workload
 
 
