@@ -12,7 +12,7 @@ OPERATORS: Registry[Operator] = Registry(
     "operator",
     "penstock.operators",
     {
-        "sample": "penstock.cost.operators.sampling:SAMPLE",
+        "sample": "penstock.cost.operators.rows:SAMPLE",
         "gather": "penstock.cost.operators.rows:GATHER",
         "aggregate": "penstock.cost.operators.neighbours:AGGREGATE",
         "aggregate_table": "penstock.cost.operators.neighbours:AGGREGATE_TABLE",
