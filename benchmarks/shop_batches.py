@@ -18,8 +18,8 @@ from penstock.cost.step_prediction import counted_block
 from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import BatchKind, Space, search
-from penstock.plan.execution.batch_operators import CORES, DOWN, GPU, UP, BatchOperators, batch_operators
 from penstock.plan.execution.choice import ExecutionChoice
+from penstock.plan.execution.first_layer import CORES, DOWN, GPU, UP, BatchOperators, batch_operators
 from penstock.simulate.shop import Choice, Shop
 from penstock.simulate.shop.shop import Route
 from penstock.train.assembly import session_of

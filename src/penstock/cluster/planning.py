@@ -25,8 +25,7 @@ from penstock.partition.assignment import cut_into, parts_of
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan.document import Plan
 from penstock.plan.execution import BatchKind, ExecutionChoice
-from penstock.plan.execution.batch_operators import batch_operators
-from penstock.plan.execution.first_layer import rows_gathered
+from penstock.plan.execution.first_layer import batch_operators, rows_gathered
 from penstock.plan.execution.search import cheapest_orders
 from penstock.plan.planner import PlanChoices, make_plan
 from penstock.plan.workloads import WORKLOADS, PlannedRun

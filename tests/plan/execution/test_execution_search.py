@@ -8,10 +8,14 @@ from operator_profiles import HERE, gpu_profile, operator_profile
 from penstock.cost.model import CostModel
 from penstock.cost.step_prediction import BlockSizes, step_work
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, Space, mean_blocks, predict, search
-from penstock.plan.execution.batch_operators import CORES, DOWN, GPU, UP, batch_operators
 from penstock.plan.execution.first_layer import (
+    CORES,
+    DOWN,
+    GPU,
+    UP,
     DivisionRates,
     balanced_share,
+    batch_operators,
     predicted_rates,
     rows_along_paths,
     rows_read,

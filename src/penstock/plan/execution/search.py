@@ -11,7 +11,8 @@ from penstock.cost.model import BATCH, CostModel, Extrapolation
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn.operator_costs import LayerSizes, Order, order_costs_of
-from penstock.plan.execution.batch_operators import (
+from penstock.plan.execution.choice import USUAL_DEPTHS, BatchKind, Device, ExecutionChoice, Features, PipelineDepths
+from penstock.plan.execution.first_layer import (
     CORES,
     DOWN,
     GPU,
@@ -20,11 +21,11 @@ from penstock.plan.execution.batch_operators import (
     BatchOperator,
     BatchOperators,
     OperatorLane,
+    WayWork,
     batch_operators,
     lane_network,
+    rows_of_place,
 )
-from penstock.plan.execution.choice import USUAL_DEPTHS, BatchKind, Device, ExecutionChoice, Features, PipelineDepths
-from penstock.plan.execution.first_layer import WayWork, rows_of_place
 from penstock.simulate.simulation import simulate
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
