@@ -33,8 +33,8 @@ from rich.table import Table
 from first_layer_gpu import Kept, narrow_graph, session_of, tried_batches
 from penstock import Graph
 from penstock.errors import PenstockError
-from penstock.graph.blocks import default_threads
 from penstock.pipeline.schedule import START, Position, Schedule
+from penstock.processes import default_threads
 from penstock.train.auto_values import with_order_costs
 from penstock.train.finalists import settle
 from penstock.train.job import job_of

@@ -32,13 +32,13 @@ from gpu_runs import SAGE, folder_bytes, folder_with_room, made
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.cost.model import CostModel, measured_model
 from penstock.errors import PenstockError
-from penstock.graph.blocks import default_threads
 from penstock.graph.generate import recipe_named
 from penstock.nn.table_aggregation import readable, shared_aggregation, table_lists
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
 from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.search import cheapest_orders
+from penstock.processes import default_threads
 from penstock.sampling import NeighbourSampler
 from penstock.store.device.host_paths import HostThreads
 from penstock.store.rows import shared_gather

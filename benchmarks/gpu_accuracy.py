@@ -18,7 +18,7 @@ from typing import Any
 from accuracy import DATA
 from gpu_runs import compared, end_children_when_ended, given_fields, in_a_process, made, report, tell
 from penstock.api import train
-from penstock.graph.blocks import default_threads
+from penstock.processes import default_threads
 from penstock.train.job import make_job
 from penstock.train.recipes import Recipe, prepared_graph, shipped_recipes
 

@@ -119,10 +119,10 @@ def partition_command(
 
 def _plan(graph: str, how: "Cut", threads: int | None, unchecked: bool, as_json: bool) -> None:
     """Print what each method will probably take, and which one `auto` would take."""
-    from penstock.graph.blocks import default_threads
     from penstock.memory import available_mb
     from penstock.partition.assignment import check_cut
     from penstock.partition.forecast import AUTO, chosen, forecasts
+    from penstock.processes import default_threads
 
     if how.method != AUTO:
         METHODS[how.method]

@@ -188,7 +188,7 @@ def sampling_command(
     Example: penstock bench sampling --graph data/arxiv
     """
     from penstock.cost.throughput import measure_sampling, seed_batches
-    from penstock.graph.blocks import default_threads
+    from penstock.processes import default_threads
 
     opened = _opened(graph, unchecked)
     chosen = seed_batches(opened, batch_size, batches)

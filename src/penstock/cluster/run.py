@@ -17,7 +17,6 @@ from penstock.cluster.worker.collectives import REDUCTIONS
 from penstock.cluster.worker.cut_graph import check_parts
 from penstock.errors import PenstockError
 from penstock.formatting import counted
-from penstock.graph.blocks import default_threads
 from penstock.graph.documents import StrictDocument, first_problem, validated
 from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
@@ -26,7 +25,7 @@ from penstock.hardware.cluster import LAUNCHER_FACTS, UNCUT, ClusterDocument
 from penstock.partition import Cut, Partition, cut, open_partition, uncut
 from penstock.plan.document import Plan, PlannedTask, egress_flows, plan_text
 from penstock.plan.workloads import workload_of
-from penstock.processes import polite_interrupt
+from penstock.processes import default_threads, polite_interrupt
 from penstock.progress import SILENT, Progress
 from penstock.train.auto_values import with_order_costs
 from penstock.train.checks import data_notes

@@ -25,10 +25,10 @@ from pydantic import Field, model_validator
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import default_threads
 from penstock.graph.documents import StrictDocument, read_product
 from penstock.graph.files import write_whole
 from penstock.nn.operator_costs import Processor
+from penstock.processes import default_threads
 from penstock.version import __version__
 
 # What of a machine affects how long operators take: CPU, cores, caches, device, driver and libraries.

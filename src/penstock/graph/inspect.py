@@ -14,12 +14,12 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.arrays import Array, release_pages
-from penstock.graph.blocks import map_blocks, ranges
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
+from penstock.processes import map_blocks, ranges
 from penstock.progress import SILENT, Progress
 
 # What is wrong with labels and splits, one sentence each.

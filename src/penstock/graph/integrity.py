@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, release_pages
-from penstock.graph.blocks import map_blocks
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.facts import Facts
 from penstock.graph.ids import StringIds
 from penstock.graph.schema import EdgeType, edge_key, file_name
+from penstock.processes import map_blocks
 
 # One pass over an array, in blocks on all threads, for a fact about its values. `require_finite` and `require_times`
 # refuse NaN and infinite numbers where a model or a sampler needs finite ones, and name the field, the row and how many

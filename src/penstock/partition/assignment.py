@@ -11,7 +11,6 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, mapped_file, open_array, release_pages, write_array
-from penstock.graph.blocks import default_threads, ranges
 from penstock.graph.files import read_document, write_new, write_whole
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of, unit_draws
@@ -38,6 +37,7 @@ from penstock.partition.problem import (
 )
 from penstock.partition.refine import balanced, check_table, filled, repaired
 from penstock.partition.writer import PartWriter, Relabelling, check_readable, relabel, write_parts
+from penstock.processes import default_threads, ranges
 from penstock.progress import SILENT, Progress
 
 # The second level: every part's vertices divided among its trainers. This is only a labelling; nothing is stored twice.

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array, ArrayWriter, open_array
-from penstock.graph.blocks import map_blocks, ranges
 from penstock.graph.csr import index_dtype
 from penstock.graph.hashing import mix
 from penstock.kernels import njit
 from penstock.partition.problem import Adjacency, WholeAdjacency, fill_union, union_lengths
+from penstock.processes import map_blocks, ranges
 from penstock.progress import Progress
 
 _ROWS = 1 << 16

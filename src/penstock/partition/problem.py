@@ -9,12 +9,12 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import ranges
 from penstock.graph.csr import index_dtype, transpose_lists
 from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, check_order
 from penstock.kernels import njit
+from penstock.processes import ranges
 from penstock.progress import SILENT, Progress
 
 # A heterogeneous graph as one set of vertices, for partitioners and metrics.

@@ -15,7 +15,6 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
-from penstock.graph.blocks import default_threads, map_blocks
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.folder import (
@@ -33,6 +32,7 @@ from penstock.graph.journal import check_owner
 from penstock.graph.schema import EdgeType, edge_key, file_name
 from penstock.kernels import njit
 from penstock.partition.problem import WholeAdjacency
+from penstock.processes import default_threads, map_blocks
 from penstock.progress import SILENT, Progress
 from penstock.version import __version__
 

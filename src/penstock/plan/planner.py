@@ -12,7 +12,6 @@ import numpy as np
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError, nearest
 from penstock.formatting import counted
-from penstock.graph.blocks import default_threads
 from penstock.graph.documents import validated
 from penstock.hardware.cluster import LAUNCHER_FACTS, LOOPBACK, ClusterDocument
 from penstock.hardware.machines import machines_of, with_estimated_tenants
@@ -32,6 +31,7 @@ from penstock.plan.placement import PLACEMENTS, Budget, PlacedUnits
 from penstock.plan.stragglers import SlowMachine, check_slow, epoch_p95, network_changes, slow_changes
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.plan.workloads.entry import memory_over_time
+from penstock.processes import default_threads
 from penstock.progress import Progress
 from penstock.simulate.levels import Pace
 from penstock.simulate.rates import POLICIES

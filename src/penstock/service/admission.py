@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
+from penstock.processes import default_threads
 from penstock.service.database import JobRecord, age_of
 from penstock.service.folder import ServiceFolder
 from penstock.service.policies import UNKNOWN_SHARE, DeviceRoom, JobNeeds, RunningJob, WaitingJob, never_fits

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.formatting import counted
-from penstock.graph.blocks import default_threads
+from penstock.processes import default_threads
 from penstock.service.admission import (
     ActiveTask,
     JobDevice,

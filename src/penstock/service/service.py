@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.graph.blocks import default_threads
 from penstock.graph.files import PRIVATE_UMASK
 from penstock.graph.object_folders import address_of, is_remote
+from penstock.processes import default_threads
 from penstock.service import POLICIES, SHARING
 from penstock.service.admission import JobDevice, rooms_here
 from penstock.service.database import Database

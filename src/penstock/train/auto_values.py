@@ -3,7 +3,6 @@
 import numpy as np
 
 from penstock.cost.model import CostModel, machine_order_costs, measured_model
-from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
 from penstock.nn.operator_costs import shipped_order_costs
 from penstock.pipeline.grouped_batches import group_size
@@ -11,6 +10,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import ExecutionChoice, predict
 from penstock.plan.execution.first_layer import rows_gathered
 from penstock.plan.execution.search import cheapest_orders
+from penstock.processes import default_threads
 from penstock.store.disk_rows import DiskRows
 from penstock.train.batch_source import layers_of
 from penstock.train.dataset.inputs import memory_beside_lists

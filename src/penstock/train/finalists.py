@@ -10,7 +10,6 @@ import torch
 
 from penstock.cost.model import CostModel, machine_model
 from penstock.formatting import counted
-from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.operator_costs import Order
@@ -23,6 +22,7 @@ from penstock.plan.execution import BatchKind, ExecutionChoice
 from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import WayWork, rows_aggregated, rows_gathered, rows_of_place
 from penstock.plan.execution.search import cheapest_orders
+from penstock.processes import default_threads
 from penstock.progress import SILENT, Progress
 from penstock.train.auto_values import is_drawn_by_host
 from penstock.train.execution_modes import choose_execution, reads_rows_again

@@ -12,7 +12,6 @@ import torch
 
 from penstock.cost.profile import DECIDING, MeasuredMachine, this_machine
 from penstock.errors import PenstockError
-from penstock.graph.blocks import default_threads
 from penstock.graph.documents import validated
 from penstock.graph.graph import Graph
 from penstock.graph.object_folders import address_of, local_copy, shown
@@ -25,7 +24,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.stages import StageError, StageTime, limiting
 from penstock.plan.document import Plan, Predicted, one_machine_plan, plan_text, read_plan
 from penstock.plan.execution.choice import ExecutionChoice
-from penstock.processes import polite_interrupt
+from penstock.processes import default_threads, polite_interrupt
 from penstock.progress import SILENT, Progress
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.assembly import few_steps_note

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from penstock.errors import PenstockError
-from penstock.graph.blocks import default_threads
 from penstock.memory import Peak, PeakCounter, freed_memory_kept
+from penstock.processes import default_threads
 from penstock.train.compute_device import chosen_device
 from penstock.train.job import Job
 

@@ -17,7 +17,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from penstock.cost.profile import processor_name
 from penstock.errors import NotFinite, PenstockError
-from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK, Peak
@@ -26,6 +25,7 @@ from penstock.pipeline.grouped_batches import group_size
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder, StageTime
+from penstock.processes import default_threads
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import unwrapping
 from penstock.traced import is_gpu, is_traced

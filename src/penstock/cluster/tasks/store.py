@@ -14,7 +14,6 @@ from penstock.cluster.member import Member
 from penstock.cluster.worker.cut_graph import checked_part
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, passing_rows
-from penstock.graph.blocks import ranges
 from penstock.graph.files import make_private_folder
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import seed_of
@@ -23,6 +22,7 @@ from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.options import width_of_embedding
 from penstock.nn.scorer_table import initial_rows
 from penstock.partition import Partition, open_partition
+from penstock.processes import ranges
 from penstock.sampling.explained import serve_explained_draws
 from penstock.sampling.parts import OwnedPart, serve_lists
 from penstock.store.embedding import row_optimiser

@@ -11,7 +11,6 @@ import numpy as np
 from penstock.cluster.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import ranges
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.graph import Graph
@@ -20,6 +19,7 @@ from penstock.graph.integrity import check_graph, nan_rows, require_finite
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tasks import is_about
 from penstock.partition import Partition, open_partition
+from penstock.processes import ranges
 from penstock.sampling.block import BatchKey
 from penstock.sampling.exclusion import Exclusion
 from penstock.sampling.explanation import SamplingExplanation

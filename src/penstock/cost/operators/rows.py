@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from penstock.cost.operators.entry import Operator, Run, Rung, rows, work_of
-from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
 from penstock.nn.operator_costs import Amounts, Processor, Sizes, held_in_caches, rows_in_no_order
 from penstock.nn.table_aggregation import TableLists, readable, shared_aggregation
+from penstock.processes import default_threads
 from penstock.sampling import BatchKey, NeighbourSampler
 from penstock.sampling.neighbours import ALL
 from penstock.store.device.copies import page_locked

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import map_blocks, run_blocks
 from penstock.graph.generate.recipe import EdgeRecipe
 from penstock.graph.generate.vertices import Numbering, VertexLayout, community_at, scramble, vertex_communities
 from penstock.graph.hashing import document_key, draw, mix, unit
 from penstock.kernels import njit
+from penstock.processes import map_blocks, run_blocks
 
 # Neighbour lists drawn row by row: any block of rows can be made alone, by any thread.
 

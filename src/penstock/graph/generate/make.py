@@ -10,7 +10,6 @@ import numpy as np
 from penstock.cache_folders import cache_folder
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array
-from penstock.graph.blocks import default_threads, map_blocks
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.folder import (
@@ -27,6 +26,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import below, document_key, draw
 from penstock.graph.new_folders import new_folder
 from penstock.kernels import njit
+from penstock.processes import default_threads, map_blocks
 from penstock.progress import SILENT, Progress
 
 _BLOCK = 1 << 15

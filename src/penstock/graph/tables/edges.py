@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array
-from penstock.graph.blocks import ranges
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import SPLITS
 from penstock.graph.journal import FolderJournal, piece_of
@@ -23,6 +22,7 @@ from penstock.graph.tables.fields import FieldWriters, edge_fields, fold_codes, 
 from penstock.graph.tables.nodes import IndexFullError, NodeTable
 from penstock.graph.tables.reader import Position, Role, Table, TableChunk
 from penstock.graph.tables.spec import EdgeSpec
+from penstock.processes import ranges
 from penstock.progress import SILENT, Progress
 
 # Edges on disk in order of arrival, until all vertices are known and they can be sorted.

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.documents import yaml_text
 from penstock.graph.files import open_bytes, write_new
@@ -23,6 +22,7 @@ from penstock.graph.ids import Ids, StringIds, take_ids
 from penstock.graph.integrity import check_graph
 from penstock.graph.new_folders import new_folder
 from penstock.graph.schema import EdgeType, edge_key, file_name
+from penstock.processes import ranges
 from penstock.progress import SILENT, Progress
 
 # Fields as columns of a table, each with the line of the spec that reads it back.

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array
-from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS
 from penstock.graph.schema import edge_key, file_name
 from penstock.graph.tables.columns import (
@@ -31,6 +30,7 @@ from penstock.graph.tables.columns import (
 )
 from penstock.graph.tables.reader import Role, Table, TableChunk
 from penstock.graph.tables.spec import EdgeSpec, FeatureSpec, LabelSpec, NodeSpec
+from penstock.processes import ranges
 from penstock.progress import Progress
 
 # The feature matrix x: columns side by side as float32, standardised or one-hot where the spec says so.

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import run_blocks
 from penstock.graph.hashing import mix
 from penstock.graph.ids import Ids, StringIds
 from penstock.kernels import njit
+from penstock.processes import run_blocks
 
 IdKind = Literal["string", "integer"]
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
-from penstock.graph.blocks import map_blocks, ranges
 from penstock.graph.csr import build_lists, deduplicate_lists, index_dtype
 from penstock.graph.data import EdgeSet
 from penstock.graph.folder import describe_edges, edges_folder, open_edges, write_held_out
@@ -22,6 +21,7 @@ from penstock.graph.tables.edges import Spool
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.spec import EdgeSpec
 from penstock.kernels import njit
+from penstock.processes import map_blocks, ranges
 from penstock.progress import SILENT, Progress
 
 _BLOCK_BYTES = 8 << 20

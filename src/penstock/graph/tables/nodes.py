@@ -13,7 +13,6 @@ from pyarrow import types as kinds
 from penstock.errors import PenstockError
 from penstock.graph.addresses import DataFile
 from penstock.graph.arrays import Array, ArrayWriter, open_array
-from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS, DrawnSplit, NodeSet
 from penstock.graph.folder import write_ids
 from penstock.graph.ids import StringIds
@@ -25,6 +24,7 @@ from penstock.graph.tables.fields import FieldWriters, fold_codes, learn_fields,
 from penstock.graph.tables.index import IdIndex, IdKind, counted_index, new_index
 from penstock.graph.tables.reader import Table, TableChunk
 from penstock.graph.tables.spec import NodeSpec
+from penstock.processes import ranges
 from penstock.progress import Progress
 
 MARKS = "marks.npy"

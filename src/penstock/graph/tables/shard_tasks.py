@@ -19,7 +19,6 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array, write_rows_at
-from penstock.graph.blocks import ranges
 from penstock.graph.journal import FolderJournal, Proof, check_owner, proof_of
 from penstock.graph.new_folders import JOURNAL
 from penstock.graph.schema import file_name
@@ -47,6 +46,7 @@ from penstock.graph.tables.lists import (
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.reader import Shard, readable_columns
 from penstock.graph.tables.spec import Spec, read_spec
+from penstock.processes import ranges
 from penstock.progress import SILENT
 from penstock.version import __version__
 

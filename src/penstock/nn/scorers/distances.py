@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import ranges
 from penstock.kernels import njit
 from penstock.nn.scorers.products import (
     End,
@@ -20,6 +19,7 @@ from penstock.nn.scorers.products import (
     complex_product,
 )
 from penstock.nn.threads import run_chunks
+from penstock.processes import ranges
 from penstock.store.initial_rows import AUTO, distance_rows, unit_rows
 from penstock.traced import launches
 

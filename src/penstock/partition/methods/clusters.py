@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array
-from penstock.graph.blocks import map_blocks, ranges
 from penstock.graph.csr import index_dtype
 from penstock.graph.hashing import draw, key_of
 from penstock.kernels import njit
 from penstock.partition.directions import BothDirections, read_only_lists
 from penstock.partition.problem import Weights, add_up
+from penstock.processes import map_blocks, ranges
 from penstock.progress import Progress
 
 _LEAST_WAVE, _MOST_WAVE, _WAVES = 1 << 9, 1 << 20, 64

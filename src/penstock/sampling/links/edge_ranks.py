@@ -11,9 +11,9 @@ import numpy as np
 
 from penstock.errors import NotFinite, PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import ranges
 from penstock.graph.hashing import document_key
 from penstock.kernels import njit
+from penstock.processes import ranges
 from penstock.sampling.links.known import End, KnownEdges, checked_pairs
 from penstock.sampling.links.negatives import Positives, Uniform
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, release_pages
-from penstock.graph.blocks import ranges
+from penstock.processes import ranges
 from penstock.progress import SILENT, Progress
 from penstock.traced import is_traced
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import default_threads
 from penstock.graph.csr import offsets_of
 from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
@@ -16,6 +15,7 @@ from penstock.nn.table_aggregation import readable
 from penstock.pipeline.batch_rows import EdgeFields, EdgeRows
 from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.schedule import BatchPlan
+from penstock.processes import default_threads
 from penstock.progress import SILENT, Progress
 from penstock.sampling.device.hops import Topology, Weighed
 from penstock.sampling.device.sampler import DeviceSampler

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from penstock.graph.blocks import default_threads
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.residence import Place
+from penstock.processes import default_threads
 from penstock.progress import SILENT, Progress
 from penstock.trace.allocations import UntraceableError
 from penstock.trace.libraries import measure_libraries

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from penstock.graph.blocks import default_threads
 from penstock.pipeline.grouped_batches import DrawingProcessor, GroupedBatches, ReusedBatches
 from penstock.pipeline.loader import AheadLoader, Batch, Loaded, Loader, OfBatch, no_context
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder
+from penstock.processes import default_threads
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Execution, Pause, Session, Steps
 from penstock.train.steps.group import WorkerGroup

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import run_blocks
 from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.pipeline.batch_rows import ReclaimedBuffers
+from penstock.processes import run_blocks
 from penstock.sampling import ALL, BatchKey
 from penstock.sampling.block import MiniBatch, unwrapping
 from penstock.sampling.local_source import graph_lists

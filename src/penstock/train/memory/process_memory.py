@@ -19,14 +19,13 @@ from pydantic import Field, ValidationError
 
 from penstock.cache_folders import cache_folder
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import default_threads
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.documents import StrictDocument
 from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
 from penstock.kernels import compilation
 from penstock.memory import file_mb, resident_mb
-from penstock.processes import start_python
+from penstock.processes import default_threads, start_python
 from penstock.progress import SILENT
 from penstock.train.job import make_job
 

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import ranges
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.processes import ranges
 from penstock.progress import Progress
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import map_blocks
 from penstock.nn.aggregation import AggregatedRows, Aggregation
 from penstock.nn.table_aggregation import sum_lists
 from penstock.pipeline.schedule import Planned
+from penstock.processes import map_blocks
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import FEATURES, TOPOLOGY, array_of, is_gpu, is_traced, memory_for

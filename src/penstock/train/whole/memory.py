@@ -10,12 +10,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import map_blocks
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.memory import available_mb
 from penstock.nn.layer_table import LAYERS
 from penstock.pipeline.batch_rows import EdgeRows
+from penstock.processes import map_blocks
 from penstock.sampling.lists import PerThread
 from penstock.train.compute_device import device_memory_of
 from penstock.train.layerwise.host import Reach

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.graph.blocks import default_threads, map_blocks, run_blocks
 from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.nn.aggregation import Aggregation
 from penstock.nn.kernels import cut_evenly
+from penstock.processes import default_threads, map_blocks, run_blocks
 from penstock.sampling.block import Block, MiniBatch
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.session import Session

@@ -5,8 +5,8 @@ from typing import Any
 from pydantic import Field
 
 from penstock.errors import PenstockError
-from penstock.graph.blocks import default_threads
 from penstock.graph.documents import StrictDocument
+from penstock.processes import default_threads
 from penstock.simulate.shop.schedule import NoOptions, Pick, Scheduler, ShopSchedule, in_order_of_arrival, placed
 from penstock.simulate.shop.shop import Shop
 
