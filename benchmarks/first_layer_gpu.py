@@ -44,13 +44,12 @@ from penstock.store.device.host_paths import HostThreads
 from penstock.store.rows import shared_gather
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
-from penstock.train.compute_device import assumed_memory
 from penstock.train.device import memory, placed_graph
 from penstock.train.finalists import settle
 from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job, job_of
 from penstock.train.job_batches import kind_of_batches
-from penstock.train.run_context import run_context
+from penstock.train.run_context import assumed_memory, run_context
 from penstock.train.session import Session
 
 NAME = "synthetic-papers"

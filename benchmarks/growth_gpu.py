@@ -22,8 +22,8 @@ from first_layer_gpu import measured, session_of
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.train.auto_values import with_order_costs
-from penstock.train.compute_device import assumed_memory
 from penstock.train.job import make_job
+from penstock.train.run_context import assumed_memory
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCH = 1024

@@ -7,7 +7,7 @@ import torch
 
 from penstock.cluster.tasks import worker
 from penstock.pipeline.stages import StageError
-from penstock.train.compute_device import DeviceFull
+from penstock.train.run_context import DeviceFull
 from refusals import refused
 
 

@@ -5,8 +5,8 @@ import torch
 
 from penstock.pipeline.batch_rows import HostCarrier
 from penstock.pipeline.stages import StageError
-from penstock.train.compute_device import DeviceFull, device_memory
 from penstock.train.layerwise.inference import Inference
+from penstock.train.run_context import DeviceFull, device_memory
 from penstock.train.session import Session
 from refusals import refused
 from training_graphs import community_graph, facts_of, stage_threads, trained

@@ -14,7 +14,6 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.user_module import code_at_fault
 from penstock.sampling.block import unwrapping
-from penstock.train.compute_device import chosen_device
 from penstock.train.dataset.inputs import Inputs, with_edge_fields
 from penstock.train.dataset.prepared_graph import prepared
 from penstock.train.job import Job, make_job
@@ -24,6 +23,7 @@ from penstock.train.loading.batch_loader import BatchLoader
 from penstock.train.loading.given_graph import EdgeExamples, chosen_examples, given_graph
 from penstock.train.loading.options import OF_NEGATIVES, make_loader_job
 from penstock.train.loading.seed_source import AUTO, Seeds
+from penstock.train.run_context import chosen_device
 
 
 def loader(

@@ -14,7 +14,6 @@ from penstock.pipeline.schedule import Schedule
 from penstock.sampling.block import unwrapping
 from penstock.train.batch_source import layers_of
 from penstock.train.callbacks.calls import Callbacks
-from penstock.train.compute_device import STEPS, device_memory
 from penstock.train.dataset.inputs import (
     Inputs,
     check_model,
@@ -29,7 +28,7 @@ from penstock.train.first_layer.ways import first_layer_reader
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import evaluating
 from penstock.train.optimisers import make_optimiser, make_schedule
-from penstock.train.run_context import seeded
+from penstock.train.run_context import STEPS, device_memory, seeded
 from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.session import Session, model_at_fault
 from penstock.train.tasks import Task, make_task

@@ -8,11 +8,11 @@ from penstock.progress import SILENT, Progress
 from penstock.trace.libraries import library_memory
 from penstock.train.assembly import session_of, try_out
 from penstock.train.auto_values import decide_gather_threads, decide_groups, decide_sample_threads
-from penstock.train.compute_device import chosen_device, device_memory_of
 from penstock.train.dataset.labels import LearnedLabels
 from penstock.train.execution_modes import choose_execution, needs_placement
 from penstock.train.job import Job
 from penstock.train.memory.remedies import refusal
+from penstock.train.run_context import chosen_device, device_memory_of
 from penstock.train.session import Session
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 

@@ -37,7 +37,6 @@ from penstock.progress import SILENT, Progress
 from penstock.train.assembly import session_of
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
-from penstock.train.compute_device import UNKNOWN, assumed_memory
 from penstock.train.device.decision import PlacementDecision, decide
 from penstock.train.device.traced import TracedMemory
 from penstock.train.execution.support import DEVICE_SAMPLING, demands_of
@@ -45,7 +44,7 @@ from penstock.train.execution.support import reasons_against as reasons_against_
 from penstock.train.first_layer.ways import WAYS, reasons_against
 from penstock.train.job import Job, make_job
 from penstock.train.job_batches import depths_of, kind_of_batches
-from penstock.train.run_context import run_context
+from penstock.train.run_context import UNKNOWN, assumed_memory, run_context
 from penstock.train.run_files.run_folder import found_anywhere
 from penstock.train.session import Session
 

@@ -13,9 +13,9 @@ from penstock.pipeline.stages import StageTime, limit_words
 from penstock.progress import Progress
 from penstock.train.assembly import epochs_note
 from penstock.train.callbacks.calls import EpochResult
-from penstock.train.compute_device import STEPS, DeviceFull, device_memory
 from penstock.train.job_options import SHUFFLINGS, past_elbow
 from penstock.train.optimisers import step_schedule
+from penstock.train.run_context import STEPS, DeviceFull, device_memory
 from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.run_files.records import Events, FolderRecords, Records
 from penstock.train.run_files.run_folder import RunFolder

@@ -31,13 +31,12 @@ from penstock.train.assembly import few_steps_note
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
 from penstock.train.checks import check_job, data_notes
-from penstock.train.compute_device import STEPS, device_memory
 from penstock.train.dataset.labels import learned_labels
 from penstock.train.finalists import settle
 from penstock.train.job import JOB, Job, changed_job, read_job, stored_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, load_optimiser, rates_on_device
-from penstock.train.run_context import run_context
+from penstock.train.run_context import STEPS, device_memory, run_context
 from penstock.train.run_files.checkpoints import TrainState, checked_train_state, read_best, take_newest
 from penstock.train.run_files.run_folder import FUNCTIONS, PLAN, RunFolder, check_code, found_anywhere
 from penstock.train.session import Session, device_facts, run_facts

@@ -15,11 +15,11 @@ from penstock.sampling.device.block import Room
 from penstock.train import job_batches
 from penstock.train.assembly import session_of
 from penstock.train.auto_values import decide_groups
-from penstock.train.compute_device import assumed_memory
 from penstock.train.device.decision import decide, presampled_room
 from penstock.train.device.memory import NOTHING, loaded_working
 from penstock.train.job import job_of
 from penstock.train.job_batches import kind_of_batches
+from penstock.train.run_context import assumed_memory
 from penstock.train.session import OPERATOR_PROFILE, RULE
 from training_graphs import community_graph, facts_of, trained
 

@@ -30,11 +30,10 @@ from penstock.memory import HOST_PEAK
 from penstock.pipeline.stages import StageError
 from penstock.progress import SILENT, Progress
 from penstock.store.parts import PushMissing, StepPast
-from penstock.train.compute_device import STEPS, DeviceFull, device_memory, is_host_full
 from penstock.train.job import Job, stored_job
 from penstock.train.loop import Loop
 from penstock.train.run import begin_with, decisions_of, finish, result_of, take_state
-from penstock.train.run_context import run_context
+from penstock.train.run_context import STEPS, DeviceFull, device_memory, is_host_full, run_context
 from penstock.train.run_files.checkpoints import (
     START,
     TrainState,

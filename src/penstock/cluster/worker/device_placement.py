@@ -26,7 +26,6 @@ from penstock.store.device.tables import ResidentTable
 from penstock.store.rows import by_counts
 from penstock.store.source import CachedSource, RowSource, cached_source
 from penstock.trace.allocations import UntraceableError
-from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import PlacementDecision, decide, untraced_sentence
 from penstock.train.device.memory import (
     NOTHING,
@@ -45,7 +44,7 @@ from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.device.traced import SUMMED_BYTES, SharedTrace
 from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
-from penstock.train.run_context import device_peak
+from penstock.train.run_context import device_memory_of, device_peak
 from penstock.train.session import Session
 from penstock.train.steps.sources import Share, ShareOfSchedule
 from penstock.wire.message import Message

@@ -25,11 +25,11 @@ from penstock.report import write_report_or_note
 from penstock.sampling.device.streams import RunStreams, streams_of_run
 from penstock.trace.allocations import PROCESS
 from penstock.trace.kernel_rates import measure_kernel_rates
-from penstock.train.compute_device import assumed_memory, is_host_full
 from penstock.train.job import Job, stored_job
 from penstock.train.memory.forecast import MemoryForecast, forecast
 from penstock.train.memory.process_memory import program_file_bytes
 from penstock.train.run import resume_run, start_run
+from penstock.train.run_context import assumed_memory, is_host_full
 from penstock.train.run_files.run_folder import RunFolder
 
 # The reports of a task's process to the service, one JSON object per line: its steps, its memory, how it ended.

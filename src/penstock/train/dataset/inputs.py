@@ -33,9 +33,9 @@ from penstock.store.disk_rows import DiskRows, cached_rows, is_on_disk
 from penstock.store.embedding import MOMENTS, EmbeddingTable, Optimiser, row_optimiser
 from penstock.store.source import ArraySource, LocalStore, RowSource
 from penstock.traced import is_traced
-from penstock.train.compute_device import device_memory_of
 from penstock.train.job import Job
 from penstock.train.job_options import DataOptions
+from penstock.train.run_context import device_memory_of
 
 # The edge fields that a job's model reads: named by the job, or found where it says auto, and checked.
 

@@ -29,13 +29,13 @@ from penstock.sampling.device.typed import TypedSlot, TypedTopology, new_slot
 from penstock.sampling.lists import check_seeds
 from penstock.store.device.copies import zeros_for_copies
 from penstock.store.device.moments import Moment
-from penstock.train.compute_device import device_memory_of
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.device.decision import PlacementDecision, decide
 from penstock.train.device.memory import NOTHING, Working, loaded_working, row_type
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.job import Job
+from penstock.train.run_context import device_memory_of
 from penstock.train.session import Session
 from penstock.train.steps.runner import LaunchStream, runner_for
 

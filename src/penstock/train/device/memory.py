@@ -24,13 +24,12 @@ from penstock.store.device.shards import GpuGroup, current_gpu_group, share_byte
 from penstock.store.source import RowSource
 from penstock.trace.libraries import library_memory
 from penstock.train.batch_source import settings_of
-from penstock.train.compute_device import device_memory_of
 from penstock.train.dataset.inputs import sampled_job
 from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay
 from penstock.train.job import Job
 from penstock.train.job_options import Where
-from penstock.train.run_context import device_peak
+from penstock.train.run_context import device_memory_of, device_peak
 from penstock.train.session import Session, model_at_fault, state_kept
 
 # What a step keeps in a device's memory, learned from two small ones before anything is placed.

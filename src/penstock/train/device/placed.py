@@ -30,13 +30,13 @@ from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import CACHE
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
 from penstock.store.source import CachedSource
-from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import PlacementDecision, device_program
 from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.slots import DeviceRows, RowsByType, SlotFill
 from penstock.train.job import Job
 from penstock.train.layerwise.host import AlonePlan
 from penstock.train.layerwise.plan import Chunk, LayerPlan, Level, Sampled
+from penstock.train.run_context import device_memory_of
 
 # A whole graph on a device as one block, for exact inference without a copy of it.
 

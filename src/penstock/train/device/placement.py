@@ -11,7 +11,6 @@ from penstock.progress import SILENT, Progress
 from penstock.trace.allocations import UntraceableError
 from penstock.trace.libraries import measure_libraries
 from penstock.traced import FEATURES, TOPOLOGY, compiling
-from penstock.train.compute_device import device_memory_of
 from penstock.train.device.batch_placement import ahead_sampler, steps_draw_ahead
 from penstock.train.device.decision import PlacementDecision, decide, nothing_placed, unreadable
 from penstock.train.device.memory import TrialMemory, row_type, tried_steps, way_of
@@ -21,7 +20,7 @@ from penstock.train.device.traced import TracedMemory, traced_run
 from penstock.train.device.trial import needs_trial, reason_against_replay
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay, reasons_against
 from penstock.train.job import Job
-from penstock.train.run_context import device_peak
+from penstock.train.run_context import device_memory_of, device_peak
 from penstock.train.session import TIMED, Session
 from penstock.train.steps.triples import CAPTURED_TRIPLES, reasons_against_capture
 

@@ -22,9 +22,9 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling.block import unwrapping
 from penstock.sampling.device.block import block_on
 from penstock.traced import is_gpu
-from penstock.train.compute_device import INFERENCE, device_memory
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.layerwise.plan import Chunk, LayerPlan, Sampled
+from penstock.train.run_context import INFERENCE, device_memory
 
 # One layer of a model over chunks of vertices, from a source of rows to a sink of rows.
 

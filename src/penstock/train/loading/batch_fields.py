@@ -23,10 +23,10 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block, by_relation, merge_values, new_rows
 from penstock.sampling.device.block import host_block
-from penstock.train.compute_device import device_memory_of
 from penstock.train.loading.given_graph import GivenGraph, Place
 from penstock.train.loading.options import EdgeList, LoaderJob, bidirectional_edges, induced_edges
 from penstock.train.loading.seed_source import GivenVertices
+from penstock.train.run_context import device_memory_of
 from penstock.train.tasks.task import SeedSource
 
 Make = Callable[[], Any]

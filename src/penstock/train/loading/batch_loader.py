@@ -18,7 +18,6 @@ from penstock.pipeline.grouped_batches import ReusedBatches
 from penstock.pipeline.loader import AheadLoader, AheadSampler, Batch, Carrier, Loaded, Loader
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.pipeline.stages import StageError
-from penstock.train.compute_device import chosen_device
 from penstock.train.dataset.inputs import Inputs, with_edge_fields
 from penstock.train.dataset.prepared_graph import prepared, with_empty_relations
 from penstock.train.loading.batch_fields import BatchFields
@@ -26,6 +25,7 @@ from penstock.train.loading.given_graph import GivenGraph
 from penstock.train.loading.graph_batch import GraphBatch
 from penstock.train.loading.options import LoaderJob
 from penstock.train.loading.seed_source import AUTO, Seeds, is_shuffled, seed_source
+from penstock.train.run_context import chosen_device
 from penstock.train.tasks.task import SeedSource
 
 # The share of every batch for each of several processes, in a loop that the user distributes.

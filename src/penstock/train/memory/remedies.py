@@ -15,10 +15,9 @@ from penstock.trace.libraries import library_memory
 from penstock.traced import weights_only_counted
 from penstock.train.assembly import session_of
 from penstock.train.auto_values import decide_gather_threads, with_order_costs
-from penstock.train.compute_device import UNKNOWN, assumed_memory, is_host_full
 from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
-from penstock.train.run_context import run_context
+from penstock.train.run_context import UNKNOWN, assumed_memory, is_host_full, run_context
 from penstock.train.session import Session
 
 _UNCOUNTABLE = ("verflow", "too large", "invalid shape", "invalid for input of size")

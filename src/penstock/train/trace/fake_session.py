@@ -20,9 +20,9 @@ from penstock.progress import SILENT
 from penstock.sampling.block import Block, MiniBatch
 from penstock.trace.allocations import META, OPTIMISER, WEIGHTS, Allocations
 from penstock.traced import BATCHES, Trace, memory_for, tracing
-from penstock.train.compute_device import UNKNOWN, assumed_memory, device_memory_of, is_assumed
 from penstock.train.layerwise.inference import evaluating
 from penstock.train.optimisers import make_optimiser
+from penstock.train.run_context import UNKNOWN, assumed_memory, device_memory_of, is_assumed
 from penstock.train.session import Session
 from penstock.train.steps.one_by_one import loss_of
 

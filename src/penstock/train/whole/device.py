@@ -13,11 +13,11 @@ from penstock.sampling.block import BatchKey
 from penstock.sampling.device.hops import Topology
 from penstock.store.device.copies import to_device
 from penstock.store.device.tables import ResidentTable
-from penstock.train.compute_device import device_memory_of
 from penstock.train.device.placed import DeviceWholeGraph
 from penstock.train.first_layer.slots import NoFill
 from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.plan import LayerPlan
+from penstock.train.run_context import device_memory_of
 from penstock.train.session import Session
 from penstock.train.steps.engine import Course, Engine
 from penstock.train.steps.parts import Source, StepCompute, StepGradients

@@ -17,8 +17,8 @@ from penstock.nn.layer_table import LAYERS
 from penstock.pipeline.batch_rows import EdgeRows
 from penstock.processes import map_blocks
 from penstock.sampling.lists import PerThread
-from penstock.train.compute_device import device_memory_of
 from penstock.train.layerwise.host import Reach
+from penstock.train.run_context import device_memory_of
 from penstock.train.whole.levels import Where
 from penstock.train.whole.plan import ListSizes, bin_rows, layer_bounds, list_sizes
 
