@@ -19,10 +19,9 @@ from penstock.report.charts import (
     spans_decades,
     time_unit,
 )
-from penstock.report.markup import card, key
+from penstock.report.markup import byte_size, card, is_percentage, key, mebibytes, metric_name, metric_value, seconds
 from penstock.report.run_folder import RunRecord
 from penstock.report.run_logs import numbers
-from penstock.report.words import byte_size, is_percentage, mebibytes, metric_name, metric_value, seconds
 
 # The cards with curves by epoch or over time: loss, seconds for each epoch, memory.
 

@@ -13,6 +13,7 @@ from penstock.explain.explainer import ExplainedColumn, ExplainedEdge, Explanati
 from penstock.formatting import counted, percent
 from penstock.graph.files import write_whole
 from penstock.report.markup import (
+    byte_size,
     card,
     cut,
     key,
@@ -21,13 +22,13 @@ from penstock.report.markup import (
     page_text,
     pairs,
     read_asset,
+    seconds,
     small_figures,
     table,
     unbroken,
 )
 from penstock.report.run_folder import RunRecord
 from penstock.report.run_logs import amount, mapping, whole
-from penstock.report.words import byte_size, seconds
 
 # A neighbourhood as a picture: the explained vertex in the middle, those that it reads around it, hop by hop.
 

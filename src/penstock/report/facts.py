@@ -8,10 +8,9 @@ from typing import Any
 
 from penstock.formatting import counted, signed_percent
 from penstock.hardware.cluster import ClusterDocument, Machine
-from penstock.report.markup import breakable, card, cut, pairs, table
+from penstock.report.markup import breakable, byte_size, card, cut, mebibytes, pairs, seconds, table
 from penstock.report.run_folder import RunRecord, graph_name, of_triples
 from penstock.report.run_logs import amount, listed, mapping, number, numbers, whole
-from penstock.report.words import byte_size, mebibytes, seconds
 from penstock.sampling.sampler_table import SAMPLERS, sampler_facts
 
 # Knowledge graphs have hundreds of edge types; the largest are shown.

@@ -28,13 +28,22 @@ from penstock.report.facts import (
     settled_card,
 )
 from penstock.report.markup import (
+    FULL,
+    advice,
     breakable,
     card,
     cut,
     key,
     large_figure,
+    limit_sentence,
+    mebibytes,
+    metric_name,
+    metric_value,
+    moment,
     page_header,
     page_text,
+    seconds,
+    short,
     small_figures,
     stage_look,
     unbroken,
@@ -42,17 +51,6 @@ from penstock.report.markup import (
 from penstock.report.run_folder import RunRecord, StageRecord, graph_name, of_triples, read_run
 from penstock.report.run_logs import listed, mapping, number, numbers, whole
 from penstock.report.timeline import numbering, steady_window, timeline_chart
-from penstock.report.words import (
-    FULL,
-    advice,
-    limit_sentence,
-    mebibytes,
-    metric_name,
-    metric_value,
-    moment,
-    seconds,
-    short,
-)
 from penstock.train.job import job_defaults
 
 # The top of the page: what ran, how it ended, and the figures people look for first.

@@ -6,9 +6,8 @@ from html import escape
 
 from penstock.pipeline.stages import STAGES
 from penstock.report.charts import exact, time_unit
-from penstock.report.markup import stage_look
+from penstock.report.markup import seconds, stage_look
 from penstock.report.run_logs import Bar, EventTrace
-from penstock.report.words import seconds
 
 _BATCHES = 8
 _MOST_BARS = 500
