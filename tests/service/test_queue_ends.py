@@ -8,8 +8,7 @@ from penstock.service.policies import DeviceRoom, RunningJob, WaitingJob, expect
 from penstock.service.simulation import QueueTrace, simulate_method
 from penstock.train.job import make_job
 from penstock.train.memory import process_memory
-from penstock.train.memory.forecast import forecast, forecast_fields
-from penstock.train.memory.run_seconds import RunSeconds
+from penstock.train.memory.forecast import RunSeconds, forecast, forecast_fields
 from training_graphs import community_graph, typed_graph
 
 ROOM = DeviceRoom(name="gpu", bytes=10, host_bytes=100, cores=8)

@@ -352,7 +352,7 @@ def _predicted(session: Session, schedule: Schedule) -> Predicted | str:
     if SAMPLERS[session.job.sampler].makes_batches and schedule.batches * session.job.epochs < _COUNTED:
         return "the run is short, and batches would have to be drawn to be counted"
     # Short runs do without it, and what it imports takes them longer than the rest of the plan.
-    from penstock.train.memory.run_seconds import predict_run
+    from penstock.train.memory.forecast import predict_run
 
     run = predict_run(session, "cpu")
     if isinstance(run, str):
