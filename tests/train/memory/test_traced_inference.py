@@ -8,7 +8,7 @@ from penstock.train.job import job_of
 from penstock.train.layerwise import host
 from penstock.train.memory.forecast import forecast
 from penstock.train.trace import inference
-from penstock.train.trace.inference import _largest_neighbourhoods, _wanted
+from penstock.train.trace.fake_session import _largest_neighbourhoods, _wanted
 from training_graphs import community_graph, lists_of
 
 SMALL = {"model": "sage", "fanouts": [3, 3], "hidden": 16, "batch_size": 16, "inference_mb": 1}

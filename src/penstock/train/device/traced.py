@@ -37,10 +37,11 @@ from penstock.train.trace.fake_session import (
     enlarged,
     input_density,
     largest_batch,
+    trace_last_inference,
+    trace_validation,
     traced_session,
     try_small_batch,
 )
-from penstock.train.trace.inference import trace_last_inference, trace_validation
 
 _STEPS = 2
 """The first step allocates what later ones keep, so two are traced."""

@@ -33,8 +33,14 @@ from penstock.train.memory.device_forecast import DeviceForecast
 from penstock.train.memory.process_memory import process_bytes
 from penstock.train.session import Session
 from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
-from penstock.train.trace.fake_session import LargestBatch, input_density, largest_batch, traced_session
-from penstock.train.trace.inference import trace_last_inference, trace_validation
+from penstock.train.trace.fake_session import (
+    LargestBatch,
+    input_density,
+    largest_batch,
+    trace_last_inference,
+    trace_validation,
+    traced_session,
+)
 from penstock.train.whole.execution import decided_steps
 from penstock.train.whole.traced import traced_host_steps
 

@@ -21,8 +21,13 @@ from penstock.trace.libraries import LOADED_ON_HOST
 from penstock.traced import TOPOLOGY, memory_for, room, stand_in
 from penstock.train.session import Session
 from penstock.train.steps.engine import Course
-from penstock.train.trace.fake_session import input_density, traced_session, try_small_batch
-from penstock.train.trace.inference import trace_last_inference, trace_validation
+from penstock.train.trace.fake_session import (
+    input_density,
+    trace_last_inference,
+    trace_validation,
+    traced_session,
+    try_small_batch,
+)
 from penstock.train.whole.in_place import InPlaceStep
 from penstock.train.whole.memory import BinSize, Decision
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
