@@ -14,7 +14,7 @@ from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.scorer_table import chosen_scorer
 from penstock.pipeline.stages import PASSES, STAGES
 from penstock.progress import Progress
-from penstock.report.charts import time_unit
+from penstock.report.charts import numbering, steady_window, time_unit, timeline_chart
 from penstock.report.cluster import cluster_cards, whole_graph_card
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
 from penstock.report.explanations import explanations_card
@@ -50,7 +50,6 @@ from penstock.report.markup import (
 )
 from penstock.report.run_folder import RunRecord, StageRecord, graph_name, of_triples, read_run
 from penstock.report.run_logs import listed, mapping, number, numbers, whole
-from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.train.job import job_defaults
 
 # The top of the page: what ran, how it ended, and the figures people look for first.
