@@ -13,10 +13,10 @@ from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
     from penstock.hardware.machines import Network, racks, star
+    from penstock.simulate.engine import simulate
     from penstock.simulate.gnn import GnnJob, gnn_workload
     from penstock.simulate.levels import CriticalStep, Pace, critical_path, gap_of, lower_bound
     from penstock.simulate.rates import POLICIES
-    from penstock.simulate.simulation import simulate
     from penstock.simulate.timeline import Timeline
     from penstock.simulate.workload import PeakToMean, draw_amounts
 

@@ -32,7 +32,7 @@ from penstock.plan.workloads.whole_section import (
     message_cost,
     operator_name,
 )
-from penstock.simulate.simulation import Simulator
+from penstock.simulate.engine import Simulator
 from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
