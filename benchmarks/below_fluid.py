@@ -31,7 +31,7 @@ from penstock.hardware.cluster import TransportOptions
 from penstock.hardware.machines import Network, racks
 from penstock.simulate import simulate
 from penstock.simulate.transport import hashed_again
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import WorkloadBuilder
 
 PAYLOAD, PACKET, HEADER = 1448, 1514, 1500
 """Bytes of a packet: for the program, on the wire, and as IP counts them."""

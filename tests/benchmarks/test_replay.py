@@ -8,8 +8,7 @@ import numpy as np
 
 from boxed_hosts import boxed, hosts_or_skip, resent_bytes
 from penstock.simulate.timeline import step_seconds
-from penstock.simulate.workload import draw_amounts
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import WorkloadBuilder, draw_amounts
 from refusals import refused
 from replay import expect, main
 from replay_bed import MOST_QUEUES, give_classes, parts_of, replay

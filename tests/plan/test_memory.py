@@ -4,7 +4,7 @@ import numpy as np
 
 from penstock.plan.workloads.entry import HeldMemory, memory_over_time
 from penstock.simulate import simulate, star
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import WorkloadBuilder
 
 
 def test_what_is_taken_and_given_back_adds_up_on_each_machine() -> None:

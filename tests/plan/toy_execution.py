@@ -4,7 +4,7 @@ from penstock.cost.profile import Profile
 from penstock.graph.documents import StrictDocument
 from penstock.plan.workloads import ExecutionWorkload, PlannedRun, WorkloadEntry
 from penstock.plan.workloads.entry import HeldMemory
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import WorkloadBuilder
 
 
 class RingExecution(StrictDocument):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from penstock.simulate import GnnJob, PeakToMean, draw_amounts, gnn_workload, racks, star
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import WorkloadBuilder
 
 
 def random_case(seed):

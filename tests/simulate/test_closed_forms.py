@@ -8,8 +8,7 @@ import pytest
 
 from penstock.simulate import POLICIES, GnnJob, critical_path, gnn_workload, lower_bound, racks, simulate, star
 from penstock.simulate.engine import Simulator
-from penstock.simulate.workload import merge
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import WorkloadBuilder, merge
 
 ALL = pytest.mark.parametrize("policy", POLICIES)
 

@@ -5,7 +5,7 @@ import pytest
 
 from penstock.simulate import POLICIES, simulate, star
 from penstock.simulate.state import PRIORITY, Case, RatePolicy, Terms, terms_of
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import WorkloadBuilder
 from refusals import refused
 
 

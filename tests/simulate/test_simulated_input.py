@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.simulate import POLICIES, GnnJob, PeakToMean, draw_amounts, gnn_workload, racks, simulate, star
-from penstock.simulate.workload import Amounts, Quantiles, merge
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import Amounts, Quantiles, WorkloadBuilder, merge
 from refusals import refused
 
 

@@ -17,7 +17,7 @@ from penstock.simulate.document import WorkloadDocument
 from penstock.simulate.engine import Executor, Simulator
 from penstock.simulate.scenario import build_scenario
 from penstock.simulate.transport import hashed_again
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import WorkloadBuilder
 
 FEW = settings(max_examples=25, deadline=None)
 HUNDRED_GBPS = 12.5e9

@@ -12,8 +12,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.simulate.workload import Workload
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import Workload, WorkloadBuilder
 
 
 @dataclass(frozen=True)

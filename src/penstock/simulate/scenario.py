@@ -16,8 +16,7 @@ from penstock.simulate.llm.document import LlmDocument
 from penstock.simulate.llm.step import DELAYS, build_step
 from penstock.simulate.state import RatePolicy
 from penstock.simulate.timeline import Timeline
-from penstock.simulate.workload import Amounts, PeakToMean, Workload, draw_amounts, merge
-from penstock.simulate.workload_builder import Item, WorkloadBuilder
+from penstock.simulate.workload import Amounts, Item, PeakToMean, Workload, WorkloadBuilder, draw_amounts, merge
 
 Value = TypeVar("Value")
 

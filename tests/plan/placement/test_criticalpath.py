@@ -10,8 +10,7 @@ from penstock.plan.placement.problem import move, over_use, walk_from
 from penstock.plan.placement.search import constructions
 from penstock.simulate.engine import Simulator
 from penstock.simulate.levels import chain_crowded
-from penstock.simulate.workload import PeakToMean, draw_amounts
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import PeakToMean, WorkloadBuilder, draw_amounts
 
 
 def two_samplers() -> Evaluator:

@@ -15,8 +15,7 @@ from penstock.simulate.rates.compression import compressed
 from penstock.simulate.rates.policies import model_ranks, slack_orders
 from penstock.simulate.scenario import Scenario
 from penstock.simulate.timeline import exposed_seconds, step_seconds
-from penstock.simulate.workload import draw_amounts
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import WorkloadBuilder, draw_amounts
 from refusals import refused
 
 _EXPERTS = Model(layers=4, hidden=128, heads=4, sequence=64, feed_forward=256, matrices=3, experts=4, top_k=2)

@@ -6,8 +6,7 @@ from penstock.graph.arrays import Array
 from penstock.hardware.machines import Network, star
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, rates_of
 from penstock.simulate.traces.trace import CoflowTrace
-from penstock.simulate.workload import Workload
-from penstock.simulate.workload_builder import WorkloadBuilder
+from penstock.simulate.workload import Workload, WorkloadBuilder
 
 
 def workload_of(trace: CoflowTrace | TraceCoflows, rate_bytes_s: float | PortRates) -> tuple[Workload, Network, Array]:

@@ -27,7 +27,7 @@ from penstock.plan.execution.first_layer import (
     rows_of_place,
 )
 from penstock.simulate.engine import simulate
-from penstock.simulate.workload_builder import Item, WorkloadBuilder
+from penstock.simulate.workload import Item, WorkloadBuilder
 
 # The seconds of a batch in a sequence of many, by simulation; and what limits them.
 

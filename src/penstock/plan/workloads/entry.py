@@ -15,8 +15,7 @@ from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import Machines
 from penstock.sampling.entry import SamplerEntry
 from penstock.simulate.timeline import Timeline
-from penstock.simulate.workload import Spread, Workload
-from penstock.simulate.workload_builder import Item, WorkloadBuilder
+from penstock.simulate.workload import Item, Spread, Workload, WorkloadBuilder
 
 # Memory over time: what machines and their devices hold in a simulated run.
 

@@ -25,8 +25,7 @@ from penstock.plan.workloads.entry import (
     sum_on_servers,
 )
 from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS
-from penstock.simulate.workload import Quantiles, Spread, Workload
-from penstock.simulate.workload_builder import Item, WorkloadBuilder
+from penstock.simulate.workload import Item, Quantiles, Spread, Workload, WorkloadBuilder
 from penstock.store.parts.requests import encoding_for
 from penstock.store.rows import by_counts
 

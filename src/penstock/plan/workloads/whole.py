@@ -33,8 +33,7 @@ from penstock.plan.workloads.whole_section import (
     operator_name,
 )
 from penstock.simulate.engine import Simulator
-from penstock.simulate.workload import Workload
-from penstock.simulate.workload_builder import Item, WorkloadBuilder
+from penstock.simulate.workload import Item, Workload, WorkloadBuilder
 
 # One step on the whole graph as a workload: bins forward and backward, rows and gradients between workers, sums. A
 # worker computes one bin at a time, in a fixed order. What one worker sends another in one layer and direction goes bin

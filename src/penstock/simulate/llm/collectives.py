@@ -13,8 +13,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import document_key, unit_draws
 from penstock.simulate.llm.fabric import PLACES, SERVER
 from penstock.simulate.llm.job import Costs, LlmJob
-from penstock.simulate.workload import Workload
-from penstock.simulate.workload_builder import Item, WorkloadBuilder
+from penstock.simulate.workload import Item, Workload, WorkloadBuilder
 
 # The workload of one training step, by device: tasks on devices, and flows between them.
 

@@ -15,8 +15,7 @@ from penstock.simulate.llm.collectives import Bucket, DeviceWorkload, Experts, M
 from penstock.simulate.llm.fabric import Fabric, Image
 from penstock.simulate.llm.job import Costs, LlmJob
 from penstock.simulate.llm.model import Work, order_of
-from penstock.simulate.workload import Workload
-from penstock.simulate.workload_builder import Item
+from penstock.simulate.workload import Item, Workload
 
 DELAYS = ("phases", "hops")
 """Kinds of tasks that are communication."""

@@ -16,7 +16,7 @@ from penstock.hardware.machines import star
 from penstock.simulate.engine import simulate
 from penstock.simulate.shop.shop import Shop, best_route
 from penstock.simulate.timeline import Timeline
-from penstock.simulate.workload_builder import Item, WorkloadBuilder
+from penstock.simulate.workload import Item, WorkloadBuilder
 
 # A schedule, and how one is made from an order of operations.
 
