@@ -12,8 +12,7 @@ from penstock.service.folder import ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
 from penstock.service.policies import DeviceRoom
 from penstock.service.ray_jobs import HandOver
-from penstock.service.scheduler import JobScheduler
-from penstock.service.served import Feed, Served
+from penstock.service.scheduler import Feed, JobScheduler, Served
 from penstock.service.service import answering, listening_at
 from penstock.service.workers.pool import WarmPool
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.service.app import make_app
 from penstock.service.gate import MOST_BODY_BYTES
-from penstock.service.served import Served
+from penstock.service.scheduler import Served
 from queue_parts import answering_parts, make_parts
 from training_graphs import community_graph
 

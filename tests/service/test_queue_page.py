@@ -10,7 +10,7 @@ import pytest
 from browser import CHROMIUM, Browser, browser
 from penstock.report import markup
 from penstock.report.markup import SCRIPT
-from penstock.service.served import Served
+from penstock.service.scheduler import Served
 from penstock.service.service import answering, listening_at
 from penstock.service.workers.pool import WarmPool
 from queue_parts import Client, Parts, answering_parts, make_parts

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from penstock.errors import Code, PenstockError
 from penstock.service.gate import HEADERS, Gate
 from penstock.service.pages import add_pages
-from penstock.service.served import Served
+from penstock.service.scheduler import Served
 from penstock.version import __version__
 
 MOST_LISTED = 500

@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from penstock.report.markup import SCRIPT
 from penstock.service.database import STATES
 from penstock.service.gate import HEADERS
-from penstock.service.served import Served
+from penstock.service.scheduler import Served
 
 # A page that describes the HTTP interface, generated from its OpenAPI document, without scripts.
 

@@ -19,8 +19,7 @@ from penstock.service.database import Database
 from penstock.service.folder import Address, ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
 from penstock.service.policies import AGE_S, QueuePolicy
-from penstock.service.scheduler import JobScheduler
-from penstock.service.served import Feed, Served
+from penstock.service.scheduler import Feed, JobScheduler, Served
 from penstock.service.sharing import Sharing
 from penstock.service.workers.pool import WarmPool
 
