@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from penstock.cluster.worker.observer import Observer
-from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Loaded
 from penstock.sampling import BatchKey
 
 

@@ -10,10 +10,9 @@ from penstock.pipeline import stages
 from penstock.pipeline import stages as stage_clock
 from penstock.pipeline.batch_rows import BufferPool, HostCarrier
 from penstock.pipeline.device import DeviceCarrier
-from penstock.pipeline.loader import Loader
 from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Schedule
-from penstock.pipeline.stages import StageError
+from penstock.pipeline.stages import Loader, StageError
 from penstock.sampling import NeighbourSampler
 from penstock.store.device.tables import ResidentTable
 from penstock.store.source import ArraySource, LocalStore, cached_source, replicated_source

@@ -18,8 +18,8 @@ from penstock.nn.layer_table import LAYERS, model_options
 from penstock.nn.layers.entry import LayerEntry
 from penstock.nn.scorers import RelationScorer, ScorerSettings
 from penstock.partition.problem import Method, Problem, constraints_of, default_names, whole_of
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.pipeline.stages import Batch
 from penstock.sampling.block import Block
 from penstock.sampling.entry import FEATURES, SamplerEntry, plain_fanouts
 from penstock.sampling.sampler_table import SAMPLERS

@@ -17,9 +17,9 @@ from penstock.memory import freed_memory_kept
 from penstock.nn import GraphSAGE
 from penstock.nn.eager import eager
 from penstock.pipeline.batch_rows import HostCarrier
-from penstock.pipeline.loader import Batch, Loader
 from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.stages import Batch, Loader
 from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
 from penstock.store.rows import gather_rows
 from penstock.store.source import LocalStore

@@ -15,7 +15,7 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.pipeline.loader import Batch
+from penstock.pipeline.stages import Batch
 from penstock.sampling.block import Block, MiniBatch
 from penstock.store.source import RowSource
 from penstock.traced import is_traced, stand_in

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, PLAIN_ROWS, BufferPool, EdgeRows, RowReader, Scale, read_features
-from penstock.pipeline.loader import Batch
+from penstock.pipeline.stages import Batch
 from penstock.sampling.device.block import on_device
 from penstock.sampling.device.streams import on_stream, stream_maker
 from penstock.sampling.lists import PerThread

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from penstock.graph.arrays import Array
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.pipeline.stages import Batch
 from penstock.wire.coflows import batch_order, within_batch
 
 # How a group of batches is divided among the processors that draw it. At first every processor gets equally many. Later

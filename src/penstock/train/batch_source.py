@@ -14,8 +14,8 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import DRAWS
 from penstock.graph.integrity import require_times
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Batch
 from penstock.sampling.block import unwrapping
 from penstock.sampling.entry import ExplainedSamplingOptions, LaborOptions, SamplerSettings, check_supported
 from penstock.sampling.links import EdgeBatch, Exclude

@@ -15,9 +15,8 @@ from penstock.nn.layer_table import LAYERS
 from penstock.nn.operator_costs import Order
 from penstock.pipeline.batch_rows import PlainReading
 from penstock.pipeline.grouped_batches import batch_bytes, group_size
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import START, Position, Schedule
-from penstock.pipeline.stages import StageError
+from penstock.pipeline.stages import Batch, StageError
 from penstock.plan.execution import BatchKind, ExecutionChoice
 from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import WayWork, rows_aggregated, rows_gathered, rows_of_place

@@ -22,9 +22,8 @@ from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK, Peak
 from penstock.nn.zoo import ZOO
 from penstock.pipeline.grouped_batches import group_size
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.pipeline.stages import Recorder, StageTime
+from penstock.pipeline.stages import Batch, Recorder, StageTime
 from penstock.processes import default_threads
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import unwrapping

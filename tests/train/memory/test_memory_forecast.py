@@ -245,7 +245,7 @@ def test_weights_and_optimiser_state_are_counted_exactly():
 
 def test_a_step_on_the_host_takes_what_torch_allocates():
     """The traced tensors of a step are those of a real one, batch for batch."""
-    from penstock.pipeline.loader import Loaded
+    from penstock.pipeline.stages import Loaded
     from penstock.trace.allocations import peak_of
     from penstock.train.device.host_trial import Noted
     from penstock.train.memory.host_forecast import _buffers, _carried

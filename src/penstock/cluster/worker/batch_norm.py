@@ -13,7 +13,7 @@ import torch
 from penstock.cluster.worker.collectives import CollectiveGroup
 from penstock.graph.arrays import Array
 from penstock.nn.norm import RowShares, SharedBatch
-from penstock.pipeline.loader import Batch
+from penstock.pipeline.stages import Batch
 from penstock.sampling.lists import HashedRows
 from penstock.train.session import Session
 

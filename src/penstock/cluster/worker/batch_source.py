@@ -18,8 +18,8 @@ from penstock.graph.files import replace_whole
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.partition import open_partition
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
+from penstock.pipeline.stages import Batch
 from penstock.sampling.block import BatchKey, unwrapping
 from penstock.sampling.cluster import clusters_from, clusters_of
 from penstock.sampling.entry import DrawOptions, ReadableLists

@@ -15,8 +15,8 @@ from penstock.cluster.worker.cut_graph import CutGraph, PartedColumn, Parts, gat
 from penstock.cluster.worker.gpu_shares import GpuShares
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
+from penstock.pipeline.stages import Batch
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.residence import usable
 from penstock.sampling.device.sampler import DeviceSampler

@@ -14,7 +14,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.prepare import divide_by_sum
 from penstock.graph.schema import edge_key
 from penstock.pipeline.batch_rows import PLAIN_ROWS
-from penstock.pipeline.loader import Batch
+from penstock.pipeline.stages import Batch
 from penstock.store.embedding import row_optimiser
 from penstock.store.parts import RemoteEmbedding
 from penstock.train.dataset.inputs import CPU, Inputs, edge_rows, types_with, why_no_table

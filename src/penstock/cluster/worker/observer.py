@@ -10,7 +10,7 @@ import torch
 from torch.nn import Parameter
 
 from penstock.cluster.worker.worker_group import ReductionMethod
-from penstock.pipeline.loader import Loaded
+from penstock.pipeline.stages import Loaded
 from penstock.sampling.parts.requests import batch_messages
 from penstock.train.run_files.records import Events, Records
 from penstock.train.session import Session

@@ -26,8 +26,8 @@ from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.whole import ClusterWholeWorkers, RowInbox
 from penstock.errors import PenstockError
 from penstock.nn.norm import SharedBatch, normalising
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Batch
 from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.run_files.checkpoints import TrainState

@@ -26,7 +26,7 @@ from penstock.pipeline.batch_rows import (
     ReclaimedBuffers,
     RowReader,
 )
-from penstock.pipeline.loader import Batch, Carrier
+from penstock.pipeline.stages import Batch, Carrier
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.store.disk_rows import DiskRows, cached_rows, is_on_disk

@@ -15,8 +15,8 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.pipeline.device import DeviceCarrier
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import BatchPlan, Planned
+from penstock.pipeline.stages import Batch
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import Block, MiniBatch

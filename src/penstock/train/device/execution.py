@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.pipeline.grouped_batches import DrawingProcessor
-from penstock.pipeline.loader import AheadLoader, Batch, Loader
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.pipeline.stages import Recorder
+from penstock.pipeline.stages import AheadLoader, Batch, Loader, Recorder
 from penstock.sampling.device.links import DrawnLinks
 from penstock.train.device.placed import Placed, Shared
 from penstock.train.execution.loaded import LoadedExecution, SharedExecution

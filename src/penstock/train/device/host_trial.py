@@ -11,8 +11,8 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.memory import available_mb
 from penstock.pipeline.batch_rows import HostCarrier
-from penstock.pipeline.loader import Batch, Loaded
 from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.stages import Batch, Loaded
 from penstock.trace.allocations import Allocations, peak_of, tensors_in
 from penstock.train.device.memory import Load, StepMemory, batch_load, followed
 from penstock.train.optimisers import make_optimiser

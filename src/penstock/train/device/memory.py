@@ -11,8 +11,8 @@ from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
 from penstock.memory import available_mb
 from penstock.pipeline.device import DeviceCarrier
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.stages import Batch
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.residence import NoRoomError, Place
 from penstock.sampling.device.block import Room

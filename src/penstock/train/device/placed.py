@@ -17,8 +17,8 @@ from penstock.nn.device.gather import TableRows
 from penstock.nn.layer_table import LAYERS
 from penstock.paths.chunk_selector import PathUse
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows, Scale
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import BatchPlan, Planned
+from penstock.pipeline.stages import Batch
 from penstock.progress import Progress
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.hops import Tables, Topology

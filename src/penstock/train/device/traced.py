@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import START, BatchPlan, Position, Schedule
+from penstock.pipeline.stages import Loaded
 from penstock.plan import Residence
 from penstock.plan.residence import Place
 from penstock.sampling.block import new_rows

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import START, Position, Schedule
+from penstock.pipeline.stages import Loaded
 from penstock.sampling.device.streams import rest
 from penstock.train.device.execution import engine_of
 from penstock.train.device.placed import Placed

@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from penstock.pipeline.grouped_batches import DrawingProcessor, GroupedBatches, ReusedBatches
-from penstock.pipeline.loader import AheadLoader, Batch, Loaded, Loader, OfBatch, no_context
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.pipeline.stages import Recorder
+from penstock.pipeline.stages import AheadLoader, Batch, Loaded, Loader, OfBatch, Recorder, no_context
 from penstock.processes import default_threads
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Execution, Pause, Session, Steps

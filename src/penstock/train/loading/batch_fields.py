@@ -19,8 +19,8 @@ from penstock.graph.data import NodeSet, mask_name, mask_of
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.nn.adapter import merged_edge_rows, merged_edges, merged_relations
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Batch
 from penstock.sampling.block import Block, by_relation, merge_values, new_rows
 from penstock.sampling.device.block import host_block
 from penstock.train.loading.given_graph import GivenGraph, Place

@@ -15,9 +15,8 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.pipeline.batch_rows import HostCarrier, ReclaimedBuffers
 from penstock.pipeline.grouped_batches import ReusedBatches
-from penstock.pipeline.loader import AheadLoader, AheadSampler, Batch, Carrier, Loaded, Loader
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
-from penstock.pipeline.stages import StageError
+from penstock.pipeline.stages import AheadLoader, AheadSampler, Batch, Carrier, Loaded, Loader, StageError
 from penstock.train.dataset.inputs import Inputs, with_edge_fields
 from penstock.train.dataset.prepared_graph import prepared, with_empty_relations
 from penstock.train.loading.batch_fields import BatchFields

@@ -12,8 +12,8 @@ from torch import Tensor
 from penstock.errors import PenstockError, nearest
 from penstock.formatting import counted
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Batch
 from penstock.sampling.device.block import block_on
 from penstock.train.loading.batch_fields import BatchFields
 from penstock.train.loading.given_graph import Place

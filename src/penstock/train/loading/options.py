@@ -12,8 +12,8 @@ from penstock.graph.documents import validated
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.layer_table import WITHOUT_LAYERS
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.options import PipelineFields
+from penstock.pipeline.stages import Batch
 from penstock.sampling.block import Block, by_relation, merge_edges, merge_values
 from penstock.sampling.device.block import host_block
 from penstock.sampling.entry import SamplerFacts

@@ -11,8 +11,8 @@ from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.graph.tasks import TASK_FACTS, TaskFacts, is_about, task_for
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Batch
 from penstock.sampling.links import PairBatcher, find_reverse, known_edges
 from penstock.train.batch_source import make_batch_source
 from penstock.train.dataset.prepared_graph import choose_edge_type, choose_task

@@ -11,8 +11,8 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.pipeline.batch_rows import as_tensors
 from penstock.pipeline.grouped_batches import group_size, kept_bytes
-from penstock.pipeline.loader import Batch, Loaded
 from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.stages import Batch, Loaded
 from penstock.processes import default_threads
 from penstock.store.disk_rows import DiskRows
 from penstock.store.source import RowSource

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from penstock.nn.norm import SharedBatch
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Batch
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.session import Session
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.pipeline.stages import Batch
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import Tables

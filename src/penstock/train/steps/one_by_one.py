@@ -17,8 +17,7 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.nn.drop import dropping
 from penstock.nn.norm import has_batch_norm
-from penstock.pipeline.loader import Batch, Loaded, OfBatch, no_context
-from penstock.pipeline.stages import StageTime
+from penstock.pipeline.stages import Batch, Loaded, OfBatch, StageTime, no_context
 from penstock.traced import number_of
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.session import Session, Step

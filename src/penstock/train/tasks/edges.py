@@ -14,7 +14,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.nn.scorers import EdgeClassifier
-from penstock.pipeline.loader import Batch
+from penstock.pipeline.stages import Batch
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import BatchKey
 from penstock.sampling.links import EdgeBatcher, find_reverse, split_positions

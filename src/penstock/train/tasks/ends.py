@@ -9,8 +9,8 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Batch
 from penstock.processes import ranges
 from penstock.progress import Progress
 from penstock.sampling.block import MiniBatch

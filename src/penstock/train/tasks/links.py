@@ -16,7 +16,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.nn.scorer_table import chosen_scorer
 from penstock.nn.scorers import ScorerSettings, build_scorer
-from penstock.pipeline.loader import Batch
+from penstock.pipeline.stages import Batch
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import BatchKey
 from penstock.sampling.links import (

@@ -10,8 +10,8 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.tasks import TASK_FACTS, TaskName
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Batch
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import MiniBatch
 from penstock.train.batch_source import BatchSource, make_batch_source

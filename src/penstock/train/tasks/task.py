@@ -12,8 +12,8 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.graph.tasks import TASK_FACTS, TaskFacts, TaskName
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Batch
 from penstock.progress import SILENT, Progress
 from penstock.sampling.links import Reverse, supervise
 from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS

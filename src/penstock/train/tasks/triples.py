@@ -17,8 +17,8 @@ from penstock.graph.schema import EdgeType
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.nn.scorer_table import SCORERS, chosen_scorer
 from penstock.nn.scorers import End, RelationScorer, ScorerSettings, build_scorer
-from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.pipeline.stages import Batch
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import MiniBatch, unwrapping
 from penstock.sampling.links import split_edges

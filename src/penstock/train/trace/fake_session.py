@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.pipeline.loader import Batch, Loaded
 from penstock.pipeline.schedule import BatchPlan, Planned
+from penstock.pipeline.stages import Batch, Loaded
 from penstock.progress import SILENT
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import on_device
