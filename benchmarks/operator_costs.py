@@ -18,11 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cost.fit import seconds_of_runs, step_widths, training_step, undisturbed
-from penstock.cost.model import CostModel, machine_model
+from penstock.cost.model import CostModel, StepShape, counted_block, machine_model, predicted_layers, step_seconds
 from penstock.cost.operators import OPERATORS, Operator, Rung
 from penstock.cost.operators.entry import WHOLE, made_graph, rung_of
 from penstock.cost.profile import read_profile
-from penstock.cost.step_prediction import StepShape, counted_block, predicted_layers, step_seconds
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept

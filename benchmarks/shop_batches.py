@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.cost.model import CostModel
-from penstock.cost.step_prediction import counted_block
+from penstock.cost.model import CostModel, counted_block
 from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import BatchKind, Space, search

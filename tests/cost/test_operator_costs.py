@@ -11,27 +11,25 @@ from penstock.cost import model as operator_cache
 from penstock.cost import operator_profile as profiles
 from penstock.cost.fit import fit_and_compare, fit_rates, step_widths, training_step, undisturbed
 from penstock.cost.model import (
+    BlockSizes,
     CostModel,
+    StepShape,
+    calls_by_layer,
     data_sheets,
     known_machine,
     known_machines,
     machine_model,
     machine_names,
     machine_order_costs,
-    shipped_model,
-)
-from penstock.cost.operators import OPERATORS
-from penstock.cost.operators.entry import HELD_OUT, RUNGS, block_sizes, distinct_rows, made_graph, rung_of
-from penstock.cost.profile import FittedOperator, Profile, processor_name, read_profile, this_machine, write_profile
-from penstock.cost.step_prediction import (
-    BlockSizes,
-    StepShape,
-    calls_by_layer,
     predicted_layers,
+    shipped_model,
     step_calls,
     step_seconds,
     step_work,
 )
+from penstock.cost.operators import OPERATORS
+from penstock.cost.operators.entry import HELD_OUT, RUNGS, block_sizes, distinct_rows, made_graph, rung_of
+from penstock.cost.profile import FittedOperator, Profile, processor_name, read_profile, this_machine, write_profile
 from penstock.nn import build_model
 from penstock.nn.layer_table import model_options
 from penstock.nn.operator_costs import CHUNK, Processor, aggregate_work, in_chunks, order_costs_of, seconds_of

@@ -8,11 +8,10 @@ import torch
 from scipy.optimize import nnls
 from torch.nn import functional
 
-from penstock.cost.model import CostModel
+from penstock.cost.model import STEP, CostModel, StepShape, counted_block, predicted_layers, step_work
 from penstock.cost.operators import Rung
 from penstock.cost.operators.entry import Run, is_sampled
 from penstock.cost.profile import FittedOperator
-from penstock.cost.step_prediction import STEP, StepShape, counted_block, predicted_layers, step_work
 from penstock.nn import ModelOptions, build_model
 from penstock.nn.eager import eager
 from penstock.nn.layer_table import model_options

@@ -7,9 +7,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from penstock.cost.model import CostModel
+from penstock.cost.model import CostModel, counted_block, predicted_layers
 from penstock.cost.operators import OPERATORS, Rung
-from penstock.cost.step_prediction import counted_block, predicted_layers
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import offsets_of

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from operator_profiles import HERE, gpu_profile, operator_profile
-from penstock.cost.model import CostModel
-from penstock.cost.step_prediction import BlockSizes, step_work
+from penstock.cost.model import BlockSizes, CostModel, step_work
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, Space, mean_blocks, predict, search
 from penstock.plan.execution.first_layer import (
     CORES,

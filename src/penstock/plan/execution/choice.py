@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from penstock.cost.step_prediction import BlockSizes, StepShape
+from penstock.cost.model import BlockSizes, StepShape
 from penstock.nn.operator_costs import Order
 
 # What can be chosen of one machine's execution.

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.cost.model import CostModel
+from penstock.cost.model import STEP, BlockSizes, CostModel, calls_by_layer
 from penstock.cost.operators import OPERATORS
-from penstock.cost.step_prediction import STEP, BlockSizes, calls_by_layer
 from penstock.hardware.machines import Network
 from penstock.nn.operator_costs import Call, Order, Sizes
 from penstock.plan.execution.choice import BatchKind, ExecutionChoice

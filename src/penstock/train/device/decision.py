@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from penstock.cost.model import CostModel, measured_model
-from penstock.cost.step_prediction import BlockSizes
+from penstock.cost.model import BlockSizes, CostModel, measured_model
 from penstock.errors import PenstockError
 from penstock.nn.layer_table import LAYERS
 from penstock.pipeline.schedule import BatchPlan, Schedule

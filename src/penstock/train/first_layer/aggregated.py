@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.cost.model import machine_model
-from penstock.cost.step_prediction import BlockSizes
+from penstock.cost.model import BlockSizes, machine_model
 from penstock.graph.arrays import Array
 from penstock.nn.aggregation import AggregatedRows, Aggregation, aggregate, normalised_sum
 from penstock.nn.layer_table import LAYERS

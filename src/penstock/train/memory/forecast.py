@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from penstock.cost.model import CostModel, machine_model
-from penstock.cost.step_prediction import BlockSizes, StepShape, step_seconds
+from penstock.cost.model import BlockSizes, CostModel, StepShape, machine_model, step_seconds
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn.layer_table import LAYERS
