@@ -5,7 +5,7 @@ import re
 import pytest
 
 from penstock.report.cluster import cluster_cards
-from penstock.report.facts import plan_card
+from penstock.report.curves import plan_card
 from penstock.report.run_folder import RunRecord
 
 TASKS = [

@@ -1,10 +1,15 @@
 """The cards with curves: loss, seconds and memory by epoch or over time, and validation metrics."""
 
+import json
 from bisect import bisect_left
+from collections.abc import Mapping
 from html import escape
+from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from penstock.formatting import counted, signed_percent
+from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.report.charts import (
     Axis,
     Mark,
@@ -19,9 +24,23 @@ from penstock.report.charts import (
     spans_decades,
     time_unit,
 )
-from penstock.report.markup import byte_size, card, is_percentage, key, mebibytes, metric_name, metric_value, seconds
-from penstock.report.run_folder import RunRecord
-from penstock.report.run_logs import numbers
+from penstock.report.markup import (
+    breakable,
+    byte_size,
+    card,
+    cut,
+    is_percentage,
+    key,
+    mebibytes,
+    metric_name,
+    metric_value,
+    pairs,
+    seconds,
+    table,
+)
+from penstock.report.run_folder import RunRecord, graph_name, of_triples
+from penstock.report.run_logs import amount, listed, mapping, number, numbers, whole
+from penstock.sampling.sampler_table import SAMPLERS, sampler_facts
 
 # The cards with curves by epoch or over time: loss, seconds for each epoch, memory.
 
@@ -236,3 +255,260 @@ def _results(run: RunRecord, curves: list[_Curve]) -> str:
         "<table><thead><tr><th>best model</th><th>validation</th><th>test</th></tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
+
+
+# Knowledge graphs have hundreds of edge types; the largest are shown.
+_MOST_ROWS = 20
+_MOST_NOTES = 100
+_MOST_NAMED = 8
+_NONE = "none"
+_LONGEST = 400
+
+
+def settings_card(run: RunRecord, defaults: Mapping[str, Any] | None) -> str:
+    """The job's fields: first those that were chosen, then those left at their defaults."""
+    if not run.job:
+        return ""
+    if defaults is None:
+        return card("Settings", pairs((key, _text(value)) for key, value in run.job.items()), wide=True)
+    usual = {key: _plain(value) for key, value in defaults.items()}
+    other = {key: value for key, value in run.job.items() if key not in usual or _plain(value) != usual[key]}
+    # A model without layers reads only the seeds, whatever `fanouts` says.
+    sampler = run.job.get("sampler")
+    implied = ("sampler", "fanouts") if sampler in SAMPLERS and sampler_facts(str(sampler)).seeds_only else ()
+    decided = {key: value for key, value in other.items() if key in run.decided or key in implied}
+    chosen = {key: value for key, value in other.items() if key not in decided and not _is_measured(value)}
+    left = [(key, _text(value)) for key, value in run.job.items() if key not in chosen and key not in decided]
+    rows = "".join(_setting(key, value, usual) for key, value in chosen.items())
+    body = f'<dl class="pairs chosen">{rows}</dl>' if rows else '<p class="none">Every setting is the default.</p>'
+    if run.cluster:
+        body += f"<h3>Cluster</h3>{pairs(_cluster_settings(run))}"
+    if decided:
+        names = [(key, _text(value)) for key, value in decided.items()]
+        body += f"<h3>Left open, and decided by the run</h3>{pairs(names)}"
+    if left:
+        body += f"<details><summary>{_left_alone(len(left))}</summary>{pairs(left)}</details>"
+    return card("Settings", body, "chosen for this run", wide=True)
+
+
+def _cluster_settings(run: RunRecord) -> list[tuple[str, str]]:
+    """The machines with their workers, how gradients are summed, and what else differs from a cluster's defaults."""
+    machines = [mapping(each) for each in listed(run.cluster.get("machines"))]
+    names = [str(each.get("name", "")) for each in machines]
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    rows = [("machines", f"{len(names):,}: {', '.join(names[:_MOST_NAMED])}{more}")]
+    for field in ("workers", "gpus"):
+        counts = [whole(each.get(field)) or 0 for each in machines]
+        if any(counts):
+            each = f"{counts[0]:,} on each machine" if len(set(counts)) == 1 else ", ".join(map(str, counts))
+            rows.append((field, cut(each, _LONGEST)))
+    usual = ClusterDocument(machines=[Machine(name="m0")]).model_dump(mode="json")
+    always = ("launcher", "reduce")
+    for field, value in run.cluster.items():
+        if field in usual and field not in ("machines", "partition") and (field in always or value != usual[field]):
+            rows.append((field, _changed(value, usual[field])))
+    partition = str(run.cluster.get("partition") or "")
+    own = Path(partition).name == "parts" and Path(partition).parent.name == run.name
+    return [
+        *rows,
+        ("parts", f"cut for this run by {run.cluster.get('method', 'metis')}" if own else partition or "none"),
+    ]
+
+
+def _changed(value: Any, usual: Any) -> str:
+    """A setting of a cluster as text; of one with fields, only those that differ from the default."""
+    if isinstance(value, dict) and isinstance(usual, dict):
+        return ", ".join(f"{key} {_text(each)}" for key, each in value.items() if each != usual.get(key))
+    return _text(value)
+
+
+def graph_card(run: RunRecord) -> str:
+    """Node and edge types, feature widths, classes and size."""
+    nodes, edges = numbers(run.graph.get("nodes")), numbers(run.graph.get("edges"))
+    widths, count = mapping(run.graph.get("features")), whole(run.graph.get("classes"))
+    size = number(run.graph.get("bytes"))
+    if not (nodes or edges or size):
+        return ""
+    body = ""
+    if nodes:
+        own = [str(name) for name in listed(run.graph.get("learned"))]
+        rows = [
+            [name, f"{count:,.0f}", _width(widths.get(name)) + " learned" * (name in own)]
+            for name, count in _largest(nodes)
+        ]
+        # Vertices without stored features have embeddings that are learned.
+        what = "vectors" if nodes.keys() <= set(own) else "features"
+        body += table(["entities" if of_triples(run) else "vertices", "count", what], rows, len(nodes))
+    if edges:
+        rows = [[_edge_name(name), f"{count:,.0f}"] for name, count in _largest(edges)]
+        body += table(["relations" if of_triples(run) else "edges", "count"], rows, len(edges))
+    facts = [f"{byte_size(size)} in memory"] if size else []
+    facts += [counted(count, "classes")] if count and "class" in run.task else []
+    return card("Graph", body, escape(graph_name(run)), foot=escape(" · ".join(facts)))
+
+
+def machine_card(run: RunRecord) -> str:
+    """Processor, cores, memory and versions."""
+    if not run.machine:
+        return ""
+    memory = number(run.machine.get("memory_mb"))
+    shown = {key: value for key, value in run.machine.items() if value is not None}
+    rows = [(key, _text(value)) for key, value in shown.items() if key != "memory_mb" or memory is None]
+    if memory is not None:
+        rows.insert(min(2, len(rows)), ("memory", mebibytes(memory)))
+    return card("Machine", pairs(rows), wide=True)
+
+
+def device_card(run: RunRecord) -> str:
+    """What a GPU's memory held during training, its throughput, and its peak memory beside the prediction."""
+    peak, predicted = number(run.result.get("device_peak_mb")), number(run.result.get("device_predicted_mb"))
+    if peak is None:
+        return ""
+    placement = mapping(run.result.get("placement"))
+    placed = (name for name in ("topology", "features") if name in placement)
+    rows: list[tuple[str, str]] = [(name, _text(placement[name])) for name in placed]
+    cached, hits = whole(placement.get("cache_rows")), number(placement.get("hit_rate"))
+    if cached:
+        rows.append(("rows cached", f"{cached:,}" + (f", {hits * 100:.0f} % of reads" if hits is not None else "")))
+    if (rate := number(run.result.get("batches_per_second"))) is not None:
+        rows.append(("batches a second", f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"))
+    rows.append(("memory at most", mebibytes(peak)))
+    if predicted:
+        rows.append(("as predicted", f"{mebibytes(predicted)} ({signed_percent(predicted / peak - 1, 1)})"))
+    said = " ".join(str(sentence) for sentence in listed(placement.get("why")))
+    body = pairs(rows) + _paths(mapping(run.result.get("feature_paths")))
+    return card("Device", body, escape(_text(run.result.get("device"))), foot=escape(cut(said, 3 * _LONGEST)))
+
+
+def _paths(used: Mapping[str, Any]) -> str:
+    """The share of features that was read along each path to the device."""
+    shown = []
+    for path, use in list(used.items())[:_MOST_ROWS]:
+        rows, size, took = (amount(mapping(use).get(name)) for name in ("rows", "bytes", "seconds"))
+        shown.append([_text(path), f"{rows:,.0f}", byte_size(size), seconds(took)])
+    return table(["features from", "rows", "bytes", "in"], shown, len(used)) if shown else ""
+
+
+def plan_card(run: RunRecord) -> str:
+    """What a plan predicted and decided, beside what was measured and done; empty for a run without a plan."""
+    said = mapping(run.result.get("predicted"))
+    decisions = {name: mapping(each) for name, each in mapping(run.result.get("decisions")).items()}
+    rows = _predicted_rows(run, said)
+    if not rows and not decisions:
+        return ""
+    # On one machine nothing flows.
+    flows = f", flows {_text(said['flows'])}" if "flows" in said else ""
+    about = f"placement {_text(said.get('placement'))}{flows}"
+    head = ["decision", "planned", "carried out", "why"]
+    done = [
+        [name, *(_text(each.get(key)) for key in ("planned", "carried_out", "why"))] for name, each in decisions.items()
+    ]
+    body = (pairs(rows) if rows else "") + (table(head, done, len(done)) if done else "")
+    return card("Plan", body, escape(about), wide=bool(done))
+
+
+def _predicted_rows(run: RunRecord, said: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The predicted seconds beside those that a run took; empty where they are not known."""
+    predicted = number(said.get("epoch_s"))
+    # The first epoch compiles kernels and fills the pipeline.
+    epochs = sorted(each for each in map(number, listed(run.result.get("epoch_seconds"))) if each is not None)
+    if predicted is None or not epochs:
+        return []
+    real = epochs[len(epochs) // 2]
+    off = f" ({signed_percent(real / predicted - 1, 1)})" if predicted else ""
+    rows = [
+        ("an epoch, as planned", seconds(predicted)),
+        ("an epoch, as it was (median)", seconds(real) + off),
+        ("an iteration, as planned", seconds(amount(said.get("iteration_s")))),
+    ]
+    if (whole := number(said.get("run_s"))) is not None:
+        rows.append(("the run, as planned", seconds(whole)))
+    if least := amount(said.get("lower_bound_s")):
+        rows.append(("the least in the long run", seconds(least)))
+    return rows
+
+
+def settled_card(run: RunRecord) -> str:
+    """The settings that the run decided itself: every candidate with its predicted and measured batch time."""
+    rows, short = list[list[str]](), list[str]()
+    for name, found in mapping(run.result.get("settled")).items():
+        facts = mapping(found)
+        for each in map(mapping, listed(facts.get("finalists"))):
+            times = [_milliseconds(each.get(key)) for key in ("predicted_s", "timed_s")]
+            taken = "chosen" if each.get("value") == facts.get("chosen") else ""
+            rows.append([str(name), _text(each.get("value")), *times, taken])
+        if facts.get("reason"):
+            short.append(f"{name} is {_text(facts.get('chosen'))} by {_text(facts.get('decided_by'))}.")
+            short.append(str(facts["reason"]))
+    if not rows:
+        return ""
+    head = ["field", "value", "predicted", "timed", ""]
+    return card("Finalists", table(head, rows, len(rows)), "a batch under each", foot=escape(" ".join(short)))
+
+
+def _milliseconds(value: Any) -> str:
+    found = number(value)
+    return "" if found is None else f"{1e3 * found:.3g} ms"
+
+
+def notes_card(run: RunRecord) -> str:
+    """The notes of the run and of the reading of its folder."""
+    said = [(time, text) for time, text in run.log.notes if text]
+    left = len(said) - _MOST_NOTES
+    lines = [f"<li>{_clock(time)}{escape(cut(text, _LONGEST))}</li>" for time, text in said[:_MOST_NOTES]]
+    lines += (
+        [f"<li>{counted(left, 'more notes')} {'is' if left == 1 else 'are'} in metrics.jsonl.</li>"] if left > 0 else []
+    )
+    lines += [f"<li>{escape(problem)}</li>" for problem in run.problems]
+    return card("Notes", f'<ul class="notes">{"".join(lines)}</ul>', wide=True) if lines else ""
+
+
+def _setting(key: str, value: Any, usual: Mapping[str, str]) -> str:
+    known = key in usual and usual[key] != _NONE
+    was = f"<small>default {breakable(cut(usual[key], _LONGEST))}</small>" if known else ""
+    return f"<div><dt>{breakable(key)}</dt><dd>{breakable(_text(value))} {was}</dd></div>"
+
+
+def _is_measured(value: Any) -> bool:
+    """Whether a setting is a table of measurements, which no user chose."""
+    return isinstance(value, dict) and bool(value) and all(isinstance(each, dict) for each in value.values())
+
+
+def _left_alone(count: int) -> str:
+    return f"{counted(count, 'settings')} left at {'its default' if count == 1 else 'their defaults'}"
+
+
+def _largest(counts: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(counts.items(), key=lambda item: -item[1])[:_MOST_ROWS]
+
+
+def _edge_name(key: str) -> str:
+    """`paper__cites__paper` with arrows; names that hold the separator themselves stay as they are."""
+    parts = key.split("__")
+    return " → ".join(parts) if len(parts) == 3 else key
+
+
+def _width(value: Any) -> str:
+    width = whole(value)
+    return "none" if not width else f"{width:,}"
+
+
+def _clock(time: float | None) -> str:
+    return "" if time is None else f"<time>{seconds(time)}</time>"
+
+
+def _text(value: Any) -> str:
+    return cut(_plain(value), _LONGEST)
+
+
+def _plain(value: Any) -> str:
+    """A value as it is written in a job file: the same text for a tuple and a list, a path and its name."""
+    if value is None:
+        return _NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(each) for each in value) or "none"
+    if isinstance(value, dict):
+        return json.dumps(value, default=str)
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -16,17 +16,20 @@ from penstock.pipeline.stages import PASSES, STAGES
 from penstock.progress import Progress
 from penstock.report.charts import numbering, steady_window, time_unit, timeline_chart
 from penstock.report.cluster import cluster_cards, whole_graph_card
-from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
-from penstock.report.explanations import explanations_card
-from penstock.report.facts import (
+from penstock.report.curves import (
     device_card,
+    epoch_seconds_card,
     graph_card,
+    loss_card,
     machine_card,
+    memory_card,
     notes_card,
     plan_card,
     settings_card,
     settled_card,
+    validation_card,
 )
+from penstock.report.explanations import explanations_card
 from penstock.report.markup import (
     FULL,
     advice,
