@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from penstock.cluster.reports import Heartbeat
 from penstock.cluster.tasks.worker import LastRecords, mend_metrics, stands_at_best
 from penstock.report.charts import steady_window
-from penstock.report.run_logs import read_trace
+from penstock.report.run_folder import read_trace
 from penstock.train.job import make_job
 from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.run_files.records import EventLog, FolderRecords, add_workers

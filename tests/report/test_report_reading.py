@@ -8,7 +8,7 @@ from synthetic_runs import STAGES, write_events, write_run
 
 from penstock.report import read_run
 from penstock.report.charts import steady_window
-from penstock.report.run_logs import MOST_STEPS, SMALL_FILE, read_metrics, read_trace
+from penstock.report.run_folder import MOST_STEPS, SMALL_FILE, read_metrics, read_trace
 from refusals import refused
 
 

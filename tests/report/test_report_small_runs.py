@@ -8,8 +8,7 @@ from synthetic_runs import DEFAULTS, write_run
 from test_report_page import page_of
 
 from penstock.report.charts import ThreadLane, Window, numbering, timeline_chart
-from penstock.report.run_folder import read_run
-from penstock.report.run_logs import Bar
+from penstock.report.run_folder import Bar, read_run
 
 
 def test_two_epochs_have_a_shortest_and_a_longest_and_no_half(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
 from penstock.api import train
-from penstock.report.run_logs import read_trace
+from penstock.report.run_folder import read_trace
 from refusals import refused
 from training_graphs import community_graph, lines_of, trained
 

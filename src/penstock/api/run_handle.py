@@ -17,7 +17,7 @@ from penstock.graph.object_folders import local_copy
 from penstock.nn.adapter import Adapted
 from penstock.report import write_report
 from penstock.report.comparison import different_settings
-from penstock.report.run_logs import read_metrics
+from penstock.report.run_folder import read_metrics
 from penstock.train.job import Job, job_defaults
 from penstock.train.run_files.run_folder import METRICS, RunFolder
 from penstock.train.session import Session

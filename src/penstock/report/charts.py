@@ -12,7 +12,7 @@ from html import escape
 
 from penstock.pipeline.stages import STAGES
 from penstock.report.markup import seconds, stage_look
-from penstock.report.run_logs import Bar, EventTrace
+from penstock.report.run_folder import Bar, EventTrace
 
 # Axes: where a value lies between two ends, and which round values get a label.
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from penstock.formatting import counted, percent
 from penstock.report.markup import byte_size, card, cut, mebibytes, pairs, seconds, table
-from penstock.report.run_folder import RunRecord
-from penstock.report.run_logs import amount, listed, mapping, number, whole
+from penstock.report.run_folder import RunRecord, amount, listed, mapping, number, whole
 
 _MOST_FLOWS = 12
 _MOST_TASKS = 64

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.graph.documents import read_yaml
 from penstock.graph.files import read_document
-from penstock.report.run_logs import listed, mapping, number, numbers, whole
+from penstock.report.run_folder import listed, mapping, number, numbers, whole
 
 _OWN = ("run", "order_costs")
 """Fields that differ between any two runs and are not compared."""

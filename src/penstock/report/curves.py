@@ -38,8 +38,17 @@ from penstock.report.markup import (
     seconds,
     table,
 )
-from penstock.report.run_folder import RunRecord, graph_name, of_triples
-from penstock.report.run_logs import amount, listed, mapping, number, numbers, whole
+from penstock.report.run_folder import (
+    RunRecord,
+    amount,
+    graph_name,
+    listed,
+    mapping,
+    number,
+    numbers,
+    of_triples,
+    whole,
+)
 from penstock.sampling.sampler_table import SAMPLERS, sampler_facts
 
 # The cards with curves by epoch or over time: loss, seconds for each epoch, memory.

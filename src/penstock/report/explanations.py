@@ -27,8 +27,7 @@ from penstock.report.markup import (
     table,
     unbroken,
 )
-from penstock.report.run_folder import RunRecord
-from penstock.report.run_logs import amount, mapping, whole
+from penstock.report.run_folder import RunRecord, amount, mapping, whole
 
 # A neighbourhood as a picture: the explained vertex in the middle, those that it reads around it, hop by hop.
 

@@ -51,8 +51,18 @@ from penstock.report.markup import (
     stage_look,
     unbroken,
 )
-from penstock.report.run_folder import RunRecord, StageRecord, graph_name, of_triples, read_run
-from penstock.report.run_logs import listed, mapping, number, numbers, whole
+from penstock.report.run_folder import (
+    RunRecord,
+    StageRecord,
+    graph_name,
+    listed,
+    mapping,
+    number,
+    numbers,
+    of_triples,
+    read_run,
+    whole,
+)
 from penstock.train.job import job_defaults
 
 # The top of the page: what ran, how it ended, and the figures people look for first.
