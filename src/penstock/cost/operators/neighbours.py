@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from penstock.cost.operators.dense import pass_work
-from penstock.cost.operators.entry import Operator, Run, Rung, block_sizes, rows, work_of
+from penstock.cost.operators.entry import Operator, Run, Rung, block_sizes, pass_work, rows, work_of
 from penstock.nn.aggregation import aggregate, transposed
 from penstock.nn.attention import attend
 from penstock.nn.derived import with_self_loops
