@@ -27,7 +27,7 @@ from penstock.api import train
 from penstock.graph import Graph
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.graph.tables import append_tables, import_tables
-from penstock.train.run_files.table_file import read_vectors
+from penstock.train.run_files.run_folder import read_vectors
 from penstock.train.use import embed_changes, embed_run
 
 STEPS = 10

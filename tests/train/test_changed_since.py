@@ -7,7 +7,7 @@ import pytest
 from in_process import answer
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.segments import Addition, growing
-from penstock.train.run_files.table_file import read_vectors
+from penstock.train.run_files.run_folder import read_vectors
 from penstock.train.use import embed_changes, embed_run
 from refusals import refused
 from training_graphs import lists_of, trained

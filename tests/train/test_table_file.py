@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.train.run_files.table_file import WRITERS, check_table_file, write_table
+from penstock.train.run_files.run_folder import WRITERS, check_table_file, write_table
 
 VECTORS = np.arange(6, dtype=np.float32).reshape(3, 2)
 

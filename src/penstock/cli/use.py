@@ -140,7 +140,7 @@ def _write_rows(
     given: dict[str, Any],
 ) -> None:
     """Write a table by a function of `penstock.train.use`, which is imported after the first line is shown."""
-    from penstock.train.run_files.table_file import check_table_file
+    from penstock.train.run_files.run_folder import check_table_file
 
     check_table_file(out, force)
     with measured() as cost, shown_progress(as_json, f"{doing} with the run in {run}.") as progress:

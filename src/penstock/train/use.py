@@ -26,8 +26,15 @@ from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.layerwise.host import reached
 from penstock.train.run_context import generators_kept
 from penstock.train.run_files.checkpoints import read_best
-from penstock.train.run_files.run_folder import PARTS, RUN, RunFolder, check_code
-from penstock.train.run_files.table_file import check_table_file, read_vectors, write_table
+from penstock.train.run_files.run_folder import (
+    PARTS,
+    RUN,
+    RunFolder,
+    check_code,
+    check_table_file,
+    read_vectors,
+    write_table,
+)
 from penstock.train.session import Session
 from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores, TripleTask
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, without_given_metric
