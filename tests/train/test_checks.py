@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from penstock.graph.convert import load
+from penstock.train.assembly import check_job
 from penstock.train.batch_source import check_sampler_supports
-from penstock.train.checks import check_job
 from penstock.train.dataset.prepared_graph import choose_task
 from penstock.train.job import make_job
 from penstock.train.tasks import make_task

@@ -6,7 +6,7 @@ import pytest
 from penstock import Graph, NodeSet
 from penstock.api import train
 from penstock.progress import Progress
-from penstock.train.checks import data_notes
+from penstock.train.assembly import data_notes
 from penstock.train.dataset.prepared_graph import choose_task
 from penstock.train.job import make_job
 from refusals import refused

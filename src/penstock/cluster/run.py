@@ -27,8 +27,8 @@ from penstock.plan.document import Plan, PlannedTask, egress_flows, plan_text
 from penstock.plan.workloads import workload_of
 from penstock.processes import default_threads, polite_interrupt
 from penstock.progress import SILENT, Progress
+from penstock.train.assembly import data_notes
 from penstock.train.auto_values import with_order_costs
-from penstock.train.checks import data_notes
 from penstock.train.dataset.labels import check_uncut
 from penstock.train.dataset.prepared_graph import choose_task, open_data, prepared
 from penstock.train.job import Job, stored_job, write_job

@@ -27,10 +27,9 @@ from penstock.plan.execution.choice import ExecutionChoice
 from penstock.processes import default_threads, polite_interrupt
 from penstock.progress import SILENT, Progress
 from penstock.sampling.sampler_table import SAMPLERS
-from penstock.train.assembly import few_steps_note
+from penstock.train.assembly import check_job, data_notes, few_steps_note
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
-from penstock.train.checks import check_job, data_notes
 from penstock.train.dataset.labels import learned_labels
 from penstock.train.finalists import settle
 from penstock.train.job import JOB, Job, changed_job, read_job, stored_job, write_job

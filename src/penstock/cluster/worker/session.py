@@ -36,9 +36,8 @@ from penstock.sampling.temporal import OF_NODES
 from penstock.store.parts import PartedRowSource
 from penstock.store.parts.replicas import ReplicaCopy, ReplicaReader, RowPaths
 from penstock.store.source import RowSource
-from penstock.train.assembly import assembled, try_out
+from penstock.train.assembly import assembled, check_job, try_out
 from penstock.train.batch_source import check_sampler_supports, clock_for
-from penstock.train.checks import check_job
 from penstock.train.dataset.inputs import with_edge_fields
 from penstock.train.dataset.labels import labelled_vertices
 from penstock.train.dataset.prepared_graph import choose_task
