@@ -21,7 +21,7 @@ import sys
 {before}
 import penstock
 import numpy as np
-from penstock.graph.csr import _count
+from penstock.graph.csr import (_count)
 indptr = np.zeros(3, np.int64)
 _count(np.array([1, 1], np.int32), indptr)
 assert indptr.tolist() == [0, 0, 2], indptr

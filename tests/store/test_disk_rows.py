@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.graph.arrays import open_array, write_array
+from penstock.graph.arrays import is_on_disk, open_array, write_array
 from penstock.store import disk_rows
-from penstock.store.disk_rows import MISSING, DiskRows, SieveCache, cached_rows, is_on_disk
+from penstock.store.disk_rows import MISSING, DiskRows, SieveCache, cached_rows
 from refusals import refused
 
 ROWS = 3000

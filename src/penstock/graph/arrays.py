@@ -34,6 +34,11 @@ _DAMAGED_MEMBER = OSError, ValueError, EOFError, RuntimeError, OverflowError, zi
 """Exceptions that reading a damaged zip file raises; a changed version or flag is a RuntimeError."""
 
 
+def index_dtype(num_sources: int) -> np.dtype[np.signedinteger]:
+    """int32 when vertex numbers fit, else int64."""
+    return np.dtype(np.int32 if num_sources <= np.iinfo(np.int32).max else np.int64)
+
+
 def open_array(
     path: Path, dtype: str | None = None, shape: tuple[int, ...] | None = None, growing: bool = False
 ) -> Array:
@@ -422,3 +427,12 @@ def _writable(array: Array) -> Array:
     if isinstance(base, np.memmap) and base.filename is not None and base.nbytes == array.nbytes:
         return np.memmap(base.filename, array.dtype, "c", base.offset, array.shape).view(np.ndarray)
     return array.copy()
+
+
+def is_on_disk(table: Array) -> bool:
+    """Whether an array's rows can be read from the file that it is mapped from."""
+    base = table.base
+    return (
+        isinstance(base, np.memmap) and base.mode == "r" and base.filename is not None
+        and table.size > 0 and table.flags.c_contiguous
+    )  # fmt: skip

@@ -2,13 +2,8 @@
 
 import numpy as np
 
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, index_dtype
 from penstock.kernels import njit
-
-
-def index_dtype(num_sources: int) -> np.dtype[np.signedinteger]:
-    """int32 when vertex numbers fit, else int64."""
-    return np.dtype(np.int32 if num_sources <= np.iinfo(np.int32).max else np.int64)
 
 
 def build_lists(

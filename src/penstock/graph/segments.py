@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, append_rows, open_array, settle_rows, write_array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, ArrayWriter, append_rows, index_dtype, open_array, settle_rows, write_array
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.files import open_lock, replace_whole, writing
 from penstock.graph.folder import (

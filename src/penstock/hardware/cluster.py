@@ -234,7 +234,7 @@ class ClusterDocument(StrictDocument):
         " or some of owner and replica",
     )
     failure: FailureOptions = FailureOptions()
-    wire: WireOptions = WireOptions()
+    wire: WireOptions = Field(default_factory=WireOptions)
 
     @model_validator(mode="after")
     def _check(self) -> "ClusterDocument":

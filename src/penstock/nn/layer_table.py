@@ -1,6 +1,6 @@
 """The kinds of layer by name, which models choose from, and the options of a model with one of them."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -57,6 +57,17 @@ class ModelFields(LayerFields):
 
 class ModelOptions(ModelFields, LayerOptions):
     """All options that a model of the zoo is built from."""
+
+    def of_layer(self, number: int, layers: int) -> Self:
+        """The options of one of the model's layers, with its own `order`."""
+        if not isinstance(self.order, list):
+            return self
+        if len(self.order) != layers:
+            raise PenstockError(
+                f"order has {len(self.order)} entries for {layers} layers: give one for each layer, or a single one.",
+                code="invalid-value",
+            )
+        return self.model_copy(update={"order": self.order[number]})
 
     @property
     def needs_totals(self) -> bool:

@@ -1,10 +1,9 @@
 """What can be chosen about a model: fields of a job and flags of the command line."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument
 from penstock.nn.operator_costs import CostsByDevice, Order
 
@@ -86,14 +85,3 @@ class ModelInternals(StrictDocument):
 
 class LayerOptions(LayerFields, ModelInternals):
     """All options that a layer is built from."""
-
-    def of_layer(self, number: int, layers: int) -> Self:
-        """The options of one of the model's layers, with its own `order`."""
-        if not isinstance(self.order, list):
-            return self
-        if len(self.order) != layers:
-            raise PenstockError(
-                f"order has {len(self.order)} entries for {layers} layers: give one for each layer, or a single one.",
-                code="invalid-value",
-            )
-        return self.model_copy(update={"order": self.order[number]})

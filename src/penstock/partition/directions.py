@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.graph.arrays import Array, ArrayWriter, open_array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, ArrayWriter, index_dtype, open_array
 from penstock.graph.hashing import mix
 from penstock.kernels import njit
 from penstock.partition.problem import Adjacency, WholeAdjacency, fill_union, union_lengths

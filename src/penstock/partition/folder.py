@@ -10,8 +10,7 @@ from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.formatting import counted, html_table
-from penstock.graph.arrays import Array, open_array, release_pages
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype, open_array, release_pages
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.documents import StrictDocument, read_checked
 from penstock.graph.facts import Facts

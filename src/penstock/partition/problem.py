@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype, transpose_lists
+from penstock.graph.arrays import Array, index_dtype
+from penstock.graph.csr import transpose_lists
 from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, check_order

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, ArrayWriter, index_dtype, open_array, release_pages, write_array
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.folder import (
     edges_folder,

@@ -23,9 +23,9 @@ _USES = {
 
 
 def cluster_cards(run: RunRecord) -> list[str]:
-    """The cards about a cluster; none for a run on one machine."""
+    """The cards about a cluster."""
     tasks = [mapping(task) for task in listed(run.result.get("tasks"))]
-    return [_tasks_card(run, tasks), _traffic_card(run)] if tasks else []
+    return [_tasks_card(run, tasks), _traffic_card(run)]
 
 
 def _tasks_card(run: RunRecord, tasks: list[dict[str, Any]]) -> str:
@@ -135,6 +135,8 @@ def _text(value: Any) -> str:
 # The card of a run that trained on the whole graph: how its steps were divided, and how workers exchanged rows.
 
 _SCOPES = {"reached": "vertices that the loss reaches", "all": "all vertices"}
+WHOLE_GRAPH = {"bins", "scope", "keep", "recomputed", "supervised_edges", "exchange", "exposed_communication_s"}
+"""Facts that only such a run has."""
 _KEPT = {"recompute": "not kept, computed again"}
 
 

@@ -15,7 +15,7 @@ from penstock.nn.scorer_table import chosen_scorer
 from penstock.pipeline.stages import PASSES, STAGES
 from penstock.progress import Progress
 from penstock.report.charts import numbering, steady_window, time_unit, timeline_chart
-from penstock.report.cluster import cluster_cards, whole_graph_card
+from penstock.report.cluster import WHOLE_GRAPH, cluster_cards, whole_graph_card
 from penstock.report.curves import (
     device_card,
     epoch_seconds_card,
@@ -236,9 +236,9 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
         notes_card(run),
         settings_card(run, defaults),
         plan_card(run),
-        *cluster_cards(run),
+        *(cluster_cards(run) if listed(run.result.get("tasks")) else []),
         memory_card(run),
-        whole_graph_card(run),
+        whole_graph_card(run) if run.result.keys() & WHOLE_GRAPH else "",
         explanations_card(run) if "explanations" in run.result else "",
         device_card(run),
         settled_card(run),

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, Partition, assign
 from penstock.sampling.block import BatchKey, MiniBatch

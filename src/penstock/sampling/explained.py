@@ -17,8 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import EdgeSet
 from penstock.graph.hashing import draw, unit
 from penstock.graph.schema import EdgeType, edge_key

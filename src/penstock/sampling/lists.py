@@ -14,8 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import EdgeSet
 from penstock.graph.hashing import mix
 from penstock.graph.schema import EdgeType

@@ -446,6 +446,10 @@ class Feed:
             self._number += 1
             self._events.append(QueueEvent(self._number, kind, fields))
 
+    def changed(self, record: JobRecord) -> None:
+        """Append the event of a job that changed."""
+        self.add("job", record.shown())
+
     def after(self, number: int) -> list[QueueEvent] | None:
         """Events after that number, in order; None where some of them were dropped."""
         with self._lock:

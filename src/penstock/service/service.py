@@ -60,7 +60,7 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
         stack.callback(folder.close)
         listening = stack.enter_context(listening_at(options.host, options.port))
         feed = Feed()
-        database = Database(folder.database, lambda record: feed.add("job", record.shown()))
+        database = Database(folder.database, feed.changed)
         stack.callback(database.close)
         pool = WarmPool()
         stack.callback(pool.close)

@@ -23,6 +23,7 @@ from penstock.simulate.state import (
     BY_TIME_LEFT,
     CHANGES,
     DONE,
+    FLUID,
     NONE,
     PRIORITY,
     PROPORTIONAL,
@@ -428,7 +429,7 @@ class Executor:
     def _carry_out(self, family: int, case: Case, terms: Terms, scratch: EngineScratch, record: TimelineRecord) -> None:
         """Run to the end, returning from the kernel often enough that Ctrl-C is handled."""
         seconds, sizes = case.amounts
-        transport = transport_state(case.transport, case.routes, sizes.size)
+        transport = FLUID if case.transport is None else transport_state(case.transport, case.routes, sizes.size)
         open_run(family, case.shape, case.routes, terms, scratch)
         while True:
             began = perf_counter()
@@ -517,7 +518,8 @@ class Simulator:
             slowness = slowness * _crowding(load, machines, self.network.free_cores)
         return Case(
             self._shape, load.order, load.coflows, routes, self.amounts, slowness,
-            load.task_kinds, load.flow_kinds, load.microbatches, load.layers, transport_of(self.network, routes),
+            load.task_kinds, load.flow_kinds, load.microbatches, load.layers, 
+            transport_of(self.network, routes) if self.network.transport else None,
         )  # fmt: skip
 
 

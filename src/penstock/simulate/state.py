@@ -145,6 +145,10 @@ class TransportState(NamedTuple):
     crowd: Array  # int64 [links]: flows under way
 
 
+FLUID = TransportState(*[np.empty(0)] * 7, np.empty((0, 2)), np.empty(0, np.int64))
+"""Of a network without a transport: flows are fluids."""
+
+
 class EngineScratch(NamedTuple):
     """Memory for one run, reused by the next of the same workload and length."""
 

@@ -37,11 +37,10 @@ each further time, and the power of that risk which is the risk of a second one:
 (docs/measurements/simulation.md)."""
 
 
-def transport_of(network: Network, routes: Routes) -> Transport | None:
-    """The terms of a network's transport for the paths of a placed workload; None where flows are fluids."""
+def transport_of(network: Network, routes: Routes) -> Transport:
+    """The terms of a network's transport for the paths of a placed workload."""
     options = network.transport
-    if options is None:
-        return None
+    assert options is not None, "flows are fluids"
     serial, count = options.packet_bytes / network.capacities, len(routes.paths)
     if network.lanes is not None:
         # A packet crosses one of the equal-cost links.
@@ -79,18 +78,15 @@ def hashed_again(network: Network) -> list[Network]:
     return [replace(network, transport=options.model_copy(update={"seed": options.seed + k})) for k in range(HASHES)]
 
 
-def transport_state(transport: Transport | None, routes: Routes, flows: int) -> TransportState:
+def transport_state(transport: Transport, routes: Routes, flows: int) -> TransportState:
     """The kernels' terms and memory for a run of so many flows."""
-    none = np.empty(0)
-    if transport is None:
-        return TransportState(none, none, none, none, none, none, none, np.empty((0, 2)), np.empty(0, np.int64))
     drops = np.isfinite(transport.buffer)
     return TransportState(
         transport.latency,
         transport.round_trip,
         np.array([transport.window, transport.rounds, transport.handshakes, transport.timeout, transport.buffer]),
         transport.ports,
-        unit_draws(key_of(transport.seed, "timeouts"), flows) if drops else none,
+        unit_draws(key_of(transport.seed, "timeouts"), flows) if drops else np.empty(0),
         np.zeros(flows),
         np.zeros(flows),
         np.full((len(routes.paths), 2), -np.inf),

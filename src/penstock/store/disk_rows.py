@@ -164,15 +164,6 @@ class DiskRows(RowSource):
         self.requests += len(requests)
 
 
-def is_on_disk(table: Array) -> bool:
-    """Whether an array's rows can be read from the file that it is mapped from."""
-    base = table.base
-    return (
-        isinstance(base, np.memmap) and base.mode == "r" and base.filename is not None
-        and table.size > 0 and table.flags.c_contiguous
-    )  # fmt: skip
-
-
 def cached_rows(table: Array, size: int) -> int:
     """The rows of a table that a cache of so many bytes has room for, with what it keeps for each row of the table."""
     left = size - len(table) * _SLOT_BYTES - _IN_FLIGHT * _request_room(table.nbytes // len(table))

@@ -10,6 +10,7 @@ from torch.nn import functional
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.nn.device.products import class_losses
+from penstock.traced import is_gpu
 from penstock.train.dataset.labels import LabelColumn
 from penstock.train.job import Job
 from penstock.train.job_options import ClassWeights
@@ -51,7 +52,9 @@ class LabelLoss:
         weights = self._weights.on(out.device)
         if self._several:
             return functional.binary_cross_entropy_with_logits(out, labels, pos_weight=weights, reduction="none")
-        return class_losses(out, labels, weights)
+        if is_gpu(out.device):
+            return class_losses(out, labels, weights)
+        return functional.cross_entropy(out, labels, weights, reduction="none")
 
 
 # Weights of classes in a loss.

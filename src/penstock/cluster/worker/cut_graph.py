@@ -10,8 +10,7 @@ import numpy as np
 
 from penstock.cluster.member import Member
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import seed_of

@@ -8,8 +8,7 @@ import numpy as np
 from penstock.cluster.worker.batch_source import EdgeSplit, SeedSplit, make_parted_edge_batches, whole_batches
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges, SupervisedEdges, edge_column
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tasks import TASK_FACTS, TaskName

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, to_array
+from penstock.graph.arrays import Array, index_dtype, to_array
 from penstock.graph.convert.edges import edge_set
-from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet, NodeSet, take_masks
 from penstock.graph.graph import Graph
 from penstock.graph.ids import Ids, string_ids

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, to_array
+from penstock.graph.arrays import Array, index_dtype, to_array
 from penstock.graph.convert.edges import Triples, edge_set, pair_array, relation_sets, vertex_numbers
 from penstock.graph.convert.npz import Archive
-from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.files import open_regular
 from penstock.graph.graph import Graph

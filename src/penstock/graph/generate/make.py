@@ -9,8 +9,7 @@ import numpy as np
 
 from penstock.cache_folders import cache_folder
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, ArrayWriter, index_dtype, open_array, write_array
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.folder import (
     edges_folder,

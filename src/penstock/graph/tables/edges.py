@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, open_array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, ArrayWriter, index_dtype, open_array
 from penstock.graph.data import SPLITS
 from penstock.graph.journal import FolderJournal, piece_of
 from penstock.graph.schema import edge_key

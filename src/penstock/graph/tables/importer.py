@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import index_dtype
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.files import read_document
 from penstock.graph.folder import describe_nodes, nodes_folder, open_nodes, write_document

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
-from penstock.graph.csr import build_lists, deduplicate_lists, index_dtype
+from penstock.graph.arrays import Array, ArrayWriter, index_dtype, open_array, release_pages, write_array
+from penstock.graph.csr import build_lists, deduplicate_lists
 from penstock.graph.data import EdgeSet
 from penstock.graph.folder import describe_edges, edges_folder, open_edges, write_held_out
 from penstock.graph.journal import FolderJournal, piece_of

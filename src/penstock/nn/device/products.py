@@ -197,9 +197,8 @@ _MOST_CLASSES = 4096
 
 
 def class_losses(out: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-    """[rows] float32: the cross entropy of each row of outputs [rows, classes], by its class's weight."""
-    suits = out.dtype in (torch.bfloat16, torch.float16, torch.float32) and out.shape[1] <= _MOST_CLASSES
-    if not (suits and is_gpu(out.device)):
+    """[rows] float32: the cross entropy of each row of a GPU's outputs [rows, classes], by its class's weight."""
+    if out.dtype not in (torch.bfloat16, torch.float16, torch.float32) or out.shape[1] > _MOST_CLASSES:
         return functional.cross_entropy(out, labels, weights, reduction="none")
     return cast(Tensor, cast(Any, _ClassLosses).apply(out, labels, weights))
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, ArrayWriter, index_dtype, open_array, write_array
 from penstock.graph.hashing import draw, key_of
 from penstock.kernels import njit
 from penstock.partition.directions import BothDirections, read_only_lists

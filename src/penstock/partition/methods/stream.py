@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.kernels import njit
 from penstock.partition.directions import BothDirections, lists_of
 from penstock.partition.methods.clusters import (

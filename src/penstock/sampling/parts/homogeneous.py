@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.kernels import njit
 from penstock.partition.folder import Partition
 from penstock.sampling.block import BatchKey, Block, MiniBatch

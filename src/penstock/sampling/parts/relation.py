@@ -10,8 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit

@@ -9,8 +9,7 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.documents import StrictDocument, validated
 from penstock.graph.schema import EdgeType
 from penstock.sampling.block import BatchKey, Block, MiniBatch

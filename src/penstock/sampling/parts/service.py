@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.sampling.parts.owner import OwnedPart, Seen
 from penstock.sampling.parts.relation import answer_relation_request
 from penstock.sampling.parts.requests import DrawRequest, StrictRequest, TotalsRequest, counts_as_sent, read_body

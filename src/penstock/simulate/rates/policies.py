@@ -273,4 +273,6 @@ def _first(case: Case, chosen: str) -> Array:
     return rank_by_kind(case, {kind: int(kind_type != chosen) for kind, kind_type in TYPES.items()}, 1)
 
 
-DP_FIRST, PP_FIRST, EP_FIRST = (by_rank(f"{each}-first", partial(_first, chosen=each)) for each in (DP, PP, EP))
+DP_FIRST = by_rank(f"{DP}-first", partial(_first, chosen=DP))
+PP_FIRST = by_rank(f"{PP}-first", partial(_first, chosen=PP))
+EP_FIRST = by_rank(f"{EP}-first", partial(_first, chosen=EP))

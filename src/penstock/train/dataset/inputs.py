@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, is_on_disk
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.graph.prepare import divide_by_sum
@@ -29,7 +29,7 @@ from penstock.pipeline.batch_rows import (
 from penstock.pipeline.stages import Batch, Carrier
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.device.embedding import DeviceEmbeddingTable
-from penstock.store.disk_rows import DiskRows, cached_rows, is_on_disk
+from penstock.store.disk_rows import DiskRows, cached_rows
 from penstock.store.embedding import MOMENTS, EmbeddingTable, Optimiser, row_optimiser
 from penstock.store.source import ArraySource, LocalStore, RowSource
 from penstock.traced import is_traced

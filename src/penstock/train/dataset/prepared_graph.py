@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.convert import load
-from penstock.graph.csr import index_dtype, transpose_lists
+from penstock.graph.csr import transpose_lists
 from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, require_finite

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.graph import Graph
 from penstock.pipeline.batch_rows import HostCarrier, ReclaimedBuffers
 from penstock.pipeline.grouped_batches import ReusedBatches

@@ -8,8 +8,7 @@ import torch
 from torch.nn import functional
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-from penstock.graph.csr import index_dtype
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
