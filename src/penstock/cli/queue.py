@@ -54,9 +54,7 @@ def submit_command(
 
     Example: penstock submit job.yaml --epochs 50 --sweep lr=0.01,0.003 hidden=64,128
     """
-    from penstock.graph.document_sweep import parse_sweeps
     from penstock.service.client import Queue
-    from penstock.service.operations import swept
     from penstock.train.job import make_job, read_job_fields
 
     files = [each for each in given or [] if "=" not in each]
@@ -68,12 +66,19 @@ def submit_command(
             code="usage",
         )
     refuse_value_of_switch(*files)
-    sweeps = parse_sweeps([*(sweep or []), *more])
     job, where = (read_job_fields(Path(files[0])), files[0]) if files else (None, "The command")
     # Errors of the job are reported here, as `penstock train` reports them, whether or not a service runs.
-    for _, variant in swept({**(job or {}), **fields}, sweeps):
-        make_job(variant, where)
-    values = {each.field: list(each.values) for each in sweeps}
+    values = {}
+    if sweep:
+        from penstock.graph.document_sweep import parse_sweeps
+        from penstock.service.operations import swept
+
+        sweeps = parse_sweeps([*sweep, *more])
+        for _, variant in swept({**(job or {}), **fields}, sweeps):
+            make_job(variant, where)
+        values = {each.field: list(each.values) for each in sweeps}
+    else:
+        make_job({**(job or {}), **fields}, where)
     queue = Queue(folder)
     numbers = queue.submit(job, sweep=values, priority=priority, name=name, **fields)
     if as_json:

@@ -111,7 +111,7 @@ def accepted_job(
 def _name(name: str, differing: Mapping[str, Any]) -> str:
     """A job's name, with the values that distinguish it from others of that name."""
     shown = {field: value for field, value in differing.items() if field not in _NAMED_ANYWAY}
-    values = " ".join(said(shown).split())
+    values = " ".join(said(shown).split()) if shown else ""
     cut = values if len(values) <= _LONGEST_VALUES else f"{values[:_LONGEST_VALUES]} ..."
     return ", ".join(each for each in (" ".join(name.split())[:_LONGEST_NAME], cut) if each)
 

@@ -518,7 +518,7 @@ class Simulator:
             slowness = slowness * _crowding(load, machines, self.network.free_cores)
         return Case(
             self._shape, load.order, load.coflows, routes, self.amounts, slowness,
-            load.task_kinds, load.flow_kinds, load.microbatches, load.layers, 
+            load.task_kinds, load.flow_kinds, load.microbatches, load.layers,
             transport_of(self.network, routes) if self.network.transport else None,
         )  # fmt: skip
 

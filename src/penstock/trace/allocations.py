@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -80,8 +80,6 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, on_device: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[AllocationEvent] = []
-        self.work = StepWork()
-        """The device work of what was computed during steps."""
         self.host_validates = False
         """Whether validations read the graph from the host."""
         self._on_device, self._phase, self._operation, self._in_step = on_device, "", "", False
@@ -91,6 +89,11 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._libraries: set[tuple[str, int, bool]] = set()
         self._layers: list[tuple[int, str]] = []
         """For each layer that was entered, autograd's count of operations then, and the layer's name."""
+
+    @cached_property
+    def work(self) -> StepWork:
+        """The device work of what was computed during steps."""
+        return StepWork()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -185,7 +188,8 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         values.
         """
         before, self._updates = self._updates, True
-        self.work.steps += self._in_step and step
+        if self._on_device and self._in_step and step:
+            self.work.steps += 1
         try:
             with memory_for(OPTIMISER):
                 yield
