@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted."""
 Code = Literal[
     "closed",
     "conflicting-options",

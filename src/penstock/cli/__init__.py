@@ -6,7 +6,8 @@ import sys
 from functools import partial
 from typing import Any, NoReturn
 
-from penstock.cli.interrupts import INTERRUPTED, InterruptWatch, comes_of_interrupt
+from penstock.cli.interrupts import InterruptWatch, comes_of_interrupt
+from penstock.errors import INTERRUPTED
 
 
 def main() -> None:

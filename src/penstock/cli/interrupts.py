@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted."""
 _PATIENCE_S = 0.6
 _ASKED_AGAIN_S = 0.02
 _LEFT_ALONE = ("<frozen importlib._bootstrap>", f"{os.sep}llvmlite{os.sep}")

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from penstock.cli.interrupts import INTERRUPTED
 from penstock.cli.job_flags import show_hidden, with_flags
 from penstock.cli.output import print_error
-from penstock.errors import Code, PenstockError
+from penstock.errors import INTERRUPTED, Code, PenstockError
 from penstock.graph.files import FEWER_FILES, TOO_MANY_FILES
 from penstock.registry import Registry
 from penstock.version import __version__

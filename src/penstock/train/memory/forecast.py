@@ -23,8 +23,8 @@ from penstock.train.finalists import PredictedSteps
 from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches, unknown_of, widths_of
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
-from penstock.train.memory.host_forecast import HostForecast, forecast_host
-from penstock.train.memory.remedies import counted_session, fits, refusal
+from penstock.train.memory.host_forecast import HostForecast, counted_session, forecast_host
+from penstock.train.memory.remedies import fits, refusal
 from penstock.train.session import Session
 from penstock.train.trace.fake_session import input_density
 from penstock.train.whole.execution import levels_of, reach_of

@@ -1,14 +1,17 @@
 """Predicts what a job takes of the host: the process itself, the graph that it reads, and what its steps allocate."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
 from penstock.pipeline.batch_rows import as_tensors
 from penstock.pipeline.grouped_batches import group_size, kept_bytes
 from penstock.pipeline.schedule import Schedule
@@ -25,12 +28,17 @@ from penstock.trace.allocations import (
     traceable,
 )
 from penstock.trace.allocators import heap_peak
-from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
+from penstock.trace.libraries import library_memory
+from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for, weights_only_counted
+from penstock.train.assembly import session_of
+from penstock.train.auto_values import decide_gather_threads, with_order_costs
 from penstock.train.device.host_trial import tried_on_host
 from penstock.train.execution_modes import needs_placement
 from penstock.train.finalists import group_bytes
+from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast
 from penstock.train.memory.process_memory import process_bytes
+from penstock.train.run_context import UNKNOWN, assumed_memory, is_host_full, run_context
 from penstock.train.session import Session
 from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
 from penstock.train.trace.fake_session import (
@@ -263,3 +271,44 @@ def _whole_steps(session: Session, schedule: Schedule) -> tuple[HostPeak, str, s
             return HostPeak({ACTIVATIONS: step.decision.predicted_bytes}, "a step"), predicted.method, predicted.reason
         found = max(found, HostPeak.of(*traced_host_steps(session, step)), key=lambda each: each.bytes)
     return found, "traced", "every step is the same"
+
+
+# A job's session for a forecast: nothing is placed, and weights are only counted.
+
+_UNCOUNTABLE = ("verflow", "too large", "invalid shape", "invalid for input of size")
+"""Parts of torch's and NumPy's messages about sizes that exceed 64 bits."""
+
+
+@contextmanager
+def counted_session(
+    job: Job, graph: Graph | None, device_memory: int | None, module: torch.nn.Module | None
+) -> Iterator[Session]:
+    """A job's session on the host, whose weights are only counted; the device is taken to have `device_memory` bytes,
+    or room for everything where that is None."""
+    on_host = with_order_costs(job.model_copy(update={"device": "cpu"}), built=module is not None)
+    room = UNKNOWN if device_memory is None else max(0, device_memory - library_memory().context)
+    with _countable(), run_context(on_host), assumed_memory(room), weights_only_counted():
+        session = session_of(on_host, torch.device("cpu"), graph, module)
+        decide_gather_threads(session)
+        yield session
+
+
+@contextmanager
+def _countable() -> Iterator[None]:
+    """Turn errors about sizes beyond 64 bits, or beyond this machine's memory, into one sentence."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, OverflowError, TypeError, ValueError) as error:
+        if is_host_full(error):
+            raise PenstockError(
+                "The memory of the job cannot be forecast: batches of it do not fit into this machine's memory. Lower"
+                " batch_size, fanouts or embedding.",
+                code="out-of-memory",
+            ) from error
+        if not any(word in str(error) for word in _UNCOUNTABLE):
+            raise
+        raise PenstockError(
+            "The job would need arrays of more than 2^63 bytes, which no machine has: lower hidden, layers or"
+            " batch_size.",
+            code="out-of-memory",
+        ) from error

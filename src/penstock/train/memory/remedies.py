@@ -2,7 +2,6 @@
 job itself is."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,54 +10,13 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.sampling.sampler_table import SAMPLERS
-from penstock.trace.libraries import library_memory
-from penstock.traced import weights_only_counted
-from penstock.train.assembly import session_of
-from penstock.train.auto_values import decide_gather_threads, with_order_costs
 from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
-from penstock.train.run_context import UNKNOWN, assumed_memory, is_host_full, run_context
-from penstock.train.session import Session
+from penstock.train.memory.host_forecast import counted_session
+from penstock.train.run_context import UNKNOWN
 
-_UNCOUNTABLE = ("verflow", "too large", "invalid shape", "invalid for input of size")
-"""Parts of torch's and NumPy's messages about sizes that exceed 64 bits."""
 _HALVINGS, _WHOLE_HALVINGS = 5, 3
 """How often a batch, or the whole graph's training vertices, are halved at most: smaller ones would be another job."""
-
-
-@contextmanager
-def counted_session(
-    job: Job, graph: Graph | None, device_memory: int | None, module: torch.nn.Module | None
-) -> Iterator[Session]:
-    """A job's session on the host, whose weights are only counted; the device is taken to have `device_memory` bytes,
-    or room for everything where that is None."""
-    on_host = with_order_costs(job.model_copy(update={"device": "cpu"}), built=module is not None)
-    room = UNKNOWN if device_memory is None else max(0, device_memory - library_memory().context)
-    with _countable(), run_context(on_host), assumed_memory(room), weights_only_counted():
-        session = session_of(on_host, torch.device("cpu"), graph, module)
-        decide_gather_threads(session)
-        yield session
-
-
-@contextmanager
-def _countable() -> Iterator[None]:
-    """Turn errors about sizes beyond 64 bits, or beyond this machine's memory, into one sentence."""
-    try:
-        yield
-    except (MemoryError, RuntimeError, OverflowError, TypeError, ValueError) as error:
-        if is_host_full(error):
-            raise PenstockError(
-                "The memory of the job cannot be forecast: batches of it do not fit into this machine's memory. Lower"
-                " batch_size, fanouts or embedding.",
-                code="out-of-memory",
-            ) from error
-        if not any(word in str(error) for word in _UNCOUNTABLE):
-            raise
-        raise PenstockError(
-            "The job would need arrays of more than 2^63 bytes, which no machine has: lower hidden, layers or"
-            " batch_size.",
-            code="out-of-memory",
-        ) from error
 
 
 @dataclass(frozen=True)
