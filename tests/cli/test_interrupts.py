@@ -82,7 +82,7 @@ def test_a_kernel_that_never_comes_back_is_ended(number):
         import numpy as np
         from numba import njit
         from penstock.cli import _give_up
-        from penstock.cli.interrupts import InterruptWatch
+        from penstock.cli import InterruptWatch
 
         @njit(nogil=True)
         def forever(values, turns):
@@ -113,7 +113,7 @@ def test_a_command_with_a_handler_of_its_own_is_left_alone():
         """
         import signal, sys, time
         from penstock.cli import _give_up
-        from penstock.cli.interrupts import InterruptWatch
+        from penstock.cli import InterruptWatch
 
         InterruptWatch(_give_up).start()
         asked = []
