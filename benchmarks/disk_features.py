@@ -61,7 +61,7 @@ def train(graph: str, way: str, epochs: int, seconds: float) -> dict[str, Any]:
     """Seconds and bytes read of an epoch, and all losses. The first epoch, which compiles and fills the cache, does not
     count, or a third of the `seconds`, which a run ends with at the latest.
     """
-    from penstock.graph.graph import Graph
+    from penstock.graph.folder import Graph
     from penstock.pipeline.schedule import START, Schedule
     from penstock.store.disk_rows import DiskRows
     from penstock.train.build import make_session

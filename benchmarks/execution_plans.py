@@ -18,7 +18,7 @@ from rich.table import Table
 from penstock.cost.model import CostModel, machine_model
 from penstock.cost.profile import read_profile
 from penstock.graph.convert import load
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.train.execution_plan import fields_of, plan_execution, seconds_of_batch
 from penstock.train.job import Job, make_job
 

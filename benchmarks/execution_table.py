@@ -28,8 +28,8 @@ import torch
 
 from first_layer_gpu import measured, session_of
 from penstock.errors import PenstockError
+from penstock.graph.folder import Graph
 from penstock.graph.generate import make_graph, recipe_named
-from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Schedule
 from penstock.processes import default_threads
 from penstock.train.auto_values import with_order_costs

@@ -20,7 +20,7 @@ import numpy as np
 
 from explained import DATA
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.partition.assignment import cut_into
 from penstock.plan.changes import CountedBatches, RemoteReads
 from penstock.train.dataset.labels import labelled_vertices

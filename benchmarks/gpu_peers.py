@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from gpu_runs import BATCH, FANOUTS, HIDDEN, tell
 from penstock.cost.throughput import seed_batches
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
 
 UNPACKED = Path(__file__).parents[1] / ".gpu" / "dgl"

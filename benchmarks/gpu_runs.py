@@ -19,8 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from penstock.graph.folder import Graph
 from penstock.graph.generate import GraphRecipe, make_graph, recipe_named
-from penstock.graph.graph import Graph
 from penstock.progress import Progress
 
 FANOUTS = [15, 10, 5]

@@ -28,7 +28,7 @@ from rich.console import Console
 from accuracy import Planned, finished, rows_of, table, write
 from made_triples import save, wordnet_like
 from penstock.graph.convert import load
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.nn.scorers import RelationScorer, build_scorer
 from penstock.sampling.triples import (
     Entities,

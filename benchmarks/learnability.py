@@ -16,8 +16,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from penstock.graph.folder import Graph
 from penstock.graph.generate import DEFAULT, make_graph, recipe_named
-from penstock.graph.graph import Graph
 
 
 def accuracies(graph: Graph, epochs: int, hidden: int = 128, seed: int = 0) -> dict[str, float]:

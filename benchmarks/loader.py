@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import penstock as ps
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from products_graph import BATCH, products, show
 
 WIDTH = 8

@@ -31,7 +31,7 @@ import torch
 from penstock.graph.convert import load
 from penstock.graph.csr import build_lists
 from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.memory import HOST_PEAK, resident_mb
 from penstock.trace.kernel_rates import measure_kernel_rates
 from penstock.trace.libraries import measure_libraries

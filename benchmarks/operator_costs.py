@@ -23,7 +23,7 @@ from penstock.cost.operators import OPERATORS, Operator, Rung
 from penstock.cost.operators.entry import WHOLE, made_graph, rung_of
 from penstock.cost.profile import read_profile
 from penstock.graph.convert import load
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.memory import freed_memory_kept
 from penstock.sampling import BatchKey, NeighbourSampler
 

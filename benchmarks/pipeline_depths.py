@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from penstock.graph.folder import Graph
 from penstock.graph.generate import make_graph, recipe_named
-from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import START, Schedule
 from penstock.train.build import make_session
 from penstock.train.job import job_of

@@ -36,7 +36,7 @@ from hosts import DEVICE, Host, hosts, shown_on_hosts, started_on
 from penstock.cluster.run import start_cluster_run
 from penstock.cluster.shaping import carry_out, classes_of, clear_commands, default_groups, set_commands
 from penstock.errors import PenstockError
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, cut
 from penstock.train.job import make_job

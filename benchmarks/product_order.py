@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from penstock.cost.operators.entry import made_graph
 from penstock.graph.convert import load
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.memory import freed_memory_kept
 from penstock.nn import GCN, GCNLayer
 from penstock.nn.aggregation import constant_input

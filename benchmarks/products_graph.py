@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from penstock.graph.folder import Graph
 from penstock.graph.generate import make_graph, recipe_named
-from penstock.graph.graph import Graph
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024

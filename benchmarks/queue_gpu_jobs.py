@@ -11,7 +11,7 @@ import numpy as np
 
 from memory_forecast import lists
 from penstock.graph.data import NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.train.run_files.checkpoints import read_state
 from queue_policies import GRAPHS, HIDDEN, LAYERS
 

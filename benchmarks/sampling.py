@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.cost.throughput import SamplingRow, best_of, measure_sampling, sampling_row, seed_batches
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from products_graph import BATCH, FANOUTS, products, show
 
 

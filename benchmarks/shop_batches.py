@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from penstock.cost.model import CostModel, counted_block
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import BatchKind, Space, search
 from penstock.plan.execution.choice import ExecutionChoice

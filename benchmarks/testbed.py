@@ -38,7 +38,7 @@ from rich.table import Table
 from hosts import Host, check_allowed, hosts, started_on
 from penstock.cluster.run import start_cluster_run
 from penstock.errors import PenstockError
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.partition import Cut, cut
 from penstock.train.job import job_of
 from penstock.train.run_files.run_folder import EVENTS, METRICS

@@ -22,7 +22,7 @@ import torch
 from torch.nn import functional
 
 from penstock.cost.throughput import Step, loaded, measure_epoch, measure_steps, sage_step, seed_batches
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.memory import freed_memory_kept, peak_mb
 from penstock.sampling import MiniBatch
 from penstock.sampling.block import merge_edges

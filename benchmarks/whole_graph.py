@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from penstock.graph.convert import load
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.pipeline.schedule import START, Schedule
 from penstock.train.build import make_session
 from penstock.train.job import make_job

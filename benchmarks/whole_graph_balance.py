@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.convert import load
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.plan.workloads.whole_section import layer_costs
 from products_graph import show
 from whole_graph_cases import MODELS, Cuts, Exchange, predicted, profile_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.cost.profile import Profile
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.hardware.machines import Machines
 from penstock.partition import Cut, assign
 from penstock.partition.bins import BinCounts, LayerBins, count_bins

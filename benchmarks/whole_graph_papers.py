@@ -38,7 +38,7 @@ from gpu_runs import (
     tell,
     trained_aloud,
 )
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 
 NAME = "synthetic-papers"
 LAYERS = 3

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cost.profile import Profile
+from penstock.graph.folder import Graph
 from penstock.graph.generate import make_graph, recipe_named
-from penstock.graph.graph import Graph
 from products_graph import show
 from whole_graph_cases import LINK, MODELS, Cuts, Exchange, predicted, profile_of, volume
 

@@ -2,7 +2,7 @@ import json
 
 from penstock.cost.throughput import loaded, measure_epoch, measure_sampling, measure_steps, sage_step, seed_batches
 from penstock.graph.data import NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from random_graphs import power_law_graph
 from refusals import refused
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock import EdgeSet, Graph, NodeSet, StringIds
 from penstock.graph.convert import from_pyg
-from penstock.graph.graph import to_pyg
+from penstock.graph.folder import to_pyg
 from refusals import refused
 
 torch = pytest.importorskip("torch")

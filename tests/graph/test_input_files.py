@@ -23,7 +23,7 @@ from penstock.graph.convert.npz import Archive
 from penstock.graph.convert.ogb import load_saved, read_numbers
 from penstock.graph.documents import read_yaml
 from penstock.graph.files import MOST_BYTES, open_regular, read_document
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.new_folders import check_target
 from penstock.partition import open_partition
 from penstock.plan.document import read_plan

@@ -73,7 +73,7 @@ def test_a_new_sampler_is_one_file_and_one_line(tmp_path, monkeypatch):
 
 def test_a_relation_that_no_hop_follows_is_never_opened():
     from penstock.graph.data import EdgeSet, NodeSet
-    from penstock.graph.graph import Graph
+    from penstock.graph.folder import Graph
 
     edges = {
         ("a", "to", "a"): EdgeSet(np.array([0, 1, 2]), np.array([1, 0], np.int32), {"w": np.ones(2, np.float32)}),

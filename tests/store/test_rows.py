@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.graph.data import NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.store.rows import gather_rows
 from penstock.store.source import LocalStore
 from refusals import refused

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.train.first_layer.aggregated import AggregatedReading
 from penstock.train.first_layer.ways import WAYS
 from refusals import refused

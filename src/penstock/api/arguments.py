@@ -10,7 +10,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.convert import load
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.train.job import PARTS, JobFields
 from penstock.train.user_functions import GivenFunctions
 

@@ -10,7 +10,7 @@ import torch
 from penstock.api.arguments import checked_model, opened
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.user_module import code_at_fault
 from penstock.sampling.block import unwrapping

@@ -11,7 +11,7 @@ from penstock.api.arguments import opened
 from penstock.api.run_handle import Run
 from penstock.errors import PenstockError
 from penstock.explain.explainer import Explanation
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.nn import ModelOptions
 from penstock.report import write_explanation_page
 from penstock.train.build import make_session

@@ -12,7 +12,7 @@ from penstock.api.arguments import opened
 from penstock.errors import PenstockError, nearest
 from penstock.export.exported import export_session
 from penstock.formatting import html_table
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.object_folders import local_copy
 from penstock.nn.adapter import Adapted
 from penstock.report import write_report

@@ -18,7 +18,7 @@ from penstock.api.arguments import opened as opened_graph
 from penstock.api.run_handle import Run
 from penstock.errors import PenstockError
 from penstock.formatting import parsed_bytes
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.object_folders import local_copy, shown
 from penstock.plan.document import read_plan
 from penstock.progress import SILENT, Progress

@@ -17,7 +17,7 @@ from penstock.cost.scaled_profile import TaskWork, count_work, scaled_profile
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.tasks import TASK_FACTS
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import chosen_for_plan

@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.documents import StrictDocument, first_problem, validated
 from penstock.graph.files import read_document, write_whole
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.object_folders import is_remote, local_copy
 from penstock.hardware.cluster import LAUNCHER_FACTS, UNCUT, ClusterDocument
 from penstock.partition import Cut, Partition, cut, open_partition, uncut

@@ -12,7 +12,7 @@ from penstock.conformance.systems import require
 from penstock.graph.arrays import Array
 from penstock.graph.csr import build_lists
 from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.tasks import TASK_FACTS, TaskFacts
 from penstock.nn.layer_table import LAYERS, model_options
 from penstock.nn.layers.entry import LayerEntry

@@ -23,7 +23,7 @@ from penstock.cost.profile import (
     write_profile,
 )
 from penstock.errors import PenstockError
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.memory import freed_memory_kept
 from penstock.nn.operator_costs import Amounts, seconds_of
 from penstock.progress import SILENT, Progress

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.memory import freed_memory_kept
 from penstock.nn import GraphSAGE

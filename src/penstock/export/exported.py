@@ -18,7 +18,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.export.module_specs import Spec, end_spec, join_spec, part_spec, renamed_weights
 from penstock.export.plain import loading
 from penstock.graph.files import replace_whole, write_whole
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.new_folders import new_folder
 from penstock.nn.zoo.model import EmbeddingModel, GraphModel, LayerEnd, layer_widths
 from penstock.nn.zoo.typed import TypedModel

@@ -13,7 +13,7 @@ from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
     from penstock.graph.data import EdgeSet, NodeSet
-    from penstock.graph.graph import Graph
+    from penstock.graph.folder import Graph
     from penstock.graph.ids import StringIds
     from penstock.graph.schema import EdgeType
 

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.arrays import Array, release_pages
 from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit

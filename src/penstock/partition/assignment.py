@@ -12,7 +12,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, mapped_file, open_array, release_pages, write_array
 from penstock.graph.files import read_document, write_new, write_whole
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.integrity import check_graph
 from penstock.graph.journal import About, FolderJournal, Sources, noted_folder

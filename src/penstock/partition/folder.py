@@ -14,8 +14,7 @@ from penstock.graph.arrays import Array, index_dtype, open_array, release_pages
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.documents import StrictDocument, read_checked
 from penstock.graph.facts import Facts
-from penstock.graph.folder import edges_folder, nodes_folder
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph, edges_folder, nodes_folder
 from penstock.graph.ids import concatenate, take_ids
 from penstock.graph.integrity import check_graph, check_range, first_repeat
 from penstock.graph.object_folders import fetch_part, unfetched_copy

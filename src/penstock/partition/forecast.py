@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.memory import available_mb
 from penstock.partition.methods.hypergraph import is_installed as has_mtkahypar

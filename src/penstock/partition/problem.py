@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.csr import transpose_lists
 from penstock.graph.data import SPLITS
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.integrity import check_graph, check_order
 from penstock.kernels import njit
 from penstock.processes import ranges

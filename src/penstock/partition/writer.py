@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, index_dtype, open_array, release_pages, write_array
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.folder import (
+    Graph,
     edges_folder,
     index_type,
     nodes_folder,
@@ -25,7 +26,6 @@ from penstock.graph.folder import (
     write_ids,
     write_splits,
 )
-from penstock.graph.graph import Graph
 from penstock.graph.ids import take_ids
 from penstock.graph.journal import check_owner
 from penstock.graph.schema import EdgeType, edge_key, file_name

@@ -14,7 +14,7 @@ from penstock.cost.profile import Profile
 from penstock.cost.scaled_profile import seed_shares
 from penstock.formatting import percent
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.hardware.cluster import MOST_REPLICAS, ClusterDocument, Machine, Replica
 from penstock.hardware.machines import Machines, machines_of
 from penstock.partition.assignment import parts_of

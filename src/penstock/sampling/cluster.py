@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.partition import Cut, Partition, assign
 from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.entry import CLUSTERS_PER_BATCH, GraphSource, SamplerEntry, SamplerSettings, rule

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import unit_draws
 from penstock.graph.integrity import check_graph
 from penstock.kernels import njit

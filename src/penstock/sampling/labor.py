@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from penstock.graph.arrays import Array, index_dtype
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch, Purpose

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import draw, share_of
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch

@@ -13,7 +13,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import transpose_lists
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import draw, key_of, share_of, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, MiniBatch

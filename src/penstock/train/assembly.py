@@ -8,7 +8,7 @@ import torch
 
 from penstock.errors import Code, PenstockError
 from penstock.formatting import counted
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.inspect import shared_vertices, unlearned_classes
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.nn import ModelOptions, adapt, build_model

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS, GraphData, NodeSet
 from penstock.graph.documents import StrictDocument
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import DRAWS
 from penstock.graph.integrity import require_times
 from penstock.graph.schema import EdgeType, edge_key

@@ -2,7 +2,7 @@
 
 import torch
 
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.plan.residence import NoRoomError
 from penstock.progress import SILENT, Progress
 from penstock.trace.libraries import library_memory

@@ -15,8 +15,8 @@ from penstock.cost.model import BATCH, LAUNCHED_BATCH, CostModel, Extrapolation,
 from penstock.cost.profile import FittedOperator, MeasuredMachine
 from penstock.errors import PenstockError
 from penstock.formatting import counted, percent
+from penstock.graph.folder import Graph
 from penstock.graph.generate import make_graph, recipe_named
-from penstock.graph.graph import Graph
 from penstock.pipeline.grouped_batches import PER_PROCESSOR
 from penstock.pipeline.schedule import START, Schedule
 from penstock.plan.document import Compared, Effort, Plan, Predicted, one_machine_plan

@@ -22,7 +22,7 @@ from penstock.explain.mask_optimiser import MaskOptions, Output
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
 from penstock.graph.data import NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.ids import StringIds
 from penstock.graph.schema import EdgeType
 from penstock.train.layerwise.host import Reach, frontiers

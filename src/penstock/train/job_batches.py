@@ -12,7 +12,7 @@ from penstock.cost.operators import OPERATORS, Rung
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import offsets_of
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.nn.layer_table import LAYERS, model_options
 from penstock.nn.zoo.model import layer_widths
 from penstock.pipeline.schedule import Schedule

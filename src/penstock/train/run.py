@@ -13,7 +13,7 @@ import torch
 from penstock.cost.profile import DECIDING, MeasuredMachine, this_machine
 from penstock.errors import PenstockError
 from penstock.graph.documents import validated
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.object_folders import address_of, local_copy, shown
 from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK

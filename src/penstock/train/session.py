@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from penstock.cost.profile import processor_name
 from penstock.errors import NotFinite, PenstockError
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK, Peak
 from penstock.nn.zoo import ZOO

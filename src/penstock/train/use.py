@@ -13,8 +13,7 @@ from pyarrow import compute
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array, mapped_file
 from penstock.graph.data import SPLITS, NodeSet
-from penstock.graph.folder import read_graph
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph, read_graph
 from penstock.graph.object_folders import local_copy, place_of_file
 from penstock.graph.schema import edge_key
 from penstock.graph.segments import changed_since

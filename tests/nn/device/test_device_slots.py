@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.nn import build_model
 from penstock.nn.device.gather import TableRows, _turn_round
 from penstock.nn.drop import dropping

@@ -8,7 +8,7 @@ from interpreted_kernels import overflow_unchecked
 from neighbourhoods import lists_weighed
 from penstock.graph.csr import build_lists
 from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.sampling import NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.block import Purpose

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.sampling import BatchKey, NeighbourSampler
 from penstock.sampling.block import Purpose
 from refusals import refused

@@ -6,7 +6,7 @@ import torch
 
 from neighbourhoods import lists_weighed
 from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.sampling import BatchKey
 from penstock.sampling.entry import SamplerSettings
 from penstock.sampling.local_source import LocalSource

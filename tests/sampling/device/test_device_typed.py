@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from neighbourhoods import lists_weighed
 from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.sampling import BatchKey, TypedNeighbourSampler
 
 pytestmark = pytest.mark.gpu

@@ -8,7 +8,7 @@ import torch
 
 from device_steps import bursts, schedule_of, weights
 from penstock.graph.data import NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.plan import Residence
 from penstock.sampling.device.block import Room

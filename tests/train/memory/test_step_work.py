@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.trace.allocations import META, Allocations
 from penstock.trace.kernel_rates import KernelRates, StepWork, kernel_rates
 from penstock.traced import Trace, launches, tracing

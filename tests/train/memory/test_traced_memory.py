@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.pipeline.schedule import START, Schedule
 from penstock.trace.allocations import AllocationEvent, Allocations, peak_of
 from penstock.trace.allocators import DevicePeak, Heap, heap_peak

@@ -15,7 +15,7 @@ from penstock.cluster.worker.cut_graph import checked_part
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, passing_rows
 from penstock.graph.files import make_private_folder
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import seed_of
 from penstock.hardware.cluster import Replica
 from penstock.nn.layer_table import WITHOUT_LAYERS

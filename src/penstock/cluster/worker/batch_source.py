@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array
 from penstock.graph.data import NodeSet
 from penstock.graph.files import replace_whole
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType
 from penstock.partition import open_partition
 from penstock.pipeline.schedule import Planned, Schedule

@@ -12,7 +12,7 @@ from penstock.cluster.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import seed_of
 from penstock.graph.integrity import check_graph, nan_rows, require_finite
 from penstock.graph.schema import EdgeType, edge_key

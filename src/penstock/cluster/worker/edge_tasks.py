@@ -9,7 +9,7 @@ from penstock.cluster.worker.batch_source import EdgeSplit, SeedSplit, make_part
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges, SupervisedEdges, edge_column
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.sampling.block import BatchKey

@@ -10,7 +10,7 @@ import torch
 from penstock.cluster.worker.cut_graph import CutGraph, Parts
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.prepare import divide_by_sum
 from penstock.graph.schema import edge_key
 from penstock.pipeline.batch_rows import PLAIN_ROWS

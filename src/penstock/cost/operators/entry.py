@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.nn.aggregation import transposed
 from penstock.nn.drop import relu_drop
 from penstock.nn.eager import eager

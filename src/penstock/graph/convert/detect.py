@@ -13,7 +13,7 @@ from penstock.graph.convert.npz import from_npz
 from penstock.graph.convert.ogb import from_ogb, is_ogb_folder
 from penstock.graph.convert.pyg import from_pyg
 from penstock.graph.convert.triple_files import from_triples, is_triple_file, is_triple_folder
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.object_folders import is_remote, local_copy
 
 _UNDERSTOOD = (

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype, to_array
 from penstock.graph.convert.edges import edge_set
 from penstock.graph.data import EdgeSet, NodeSet, take_masks
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.ids import Ids, string_ids
 
 # DGL's `DGLGraph`, of one type or many.

@@ -20,7 +20,7 @@ from penstock.graph.arrays import Array, read_member
 from penstock.graph.convert.edges import edge_set, pair_array, relation_sets
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.files import open_regular
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.ids import array_ids
 from penstock.graph.schema import EdgeType
 

@@ -23,7 +23,7 @@ from penstock.graph.convert.edges import Triples, edge_set, pair_array, relation
 from penstock.graph.convert.npz import Archive
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.files import open_regular
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType, edge_key
 
 # The content of an OGB folder, before it becomes a graph.

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, to_array
 from penstock.graph.convert.edges import edge_set, pair_array
 from penstock.graph.data import EdgeSet, NodeSet, take_masks
-from penstock.graph.graph import HELD_OUT, Graph
+from penstock.graph.folder import HELD_OUT, Graph
 from penstock.graph.ids import Ids, array_ids, string_ids
 from penstock.graph.schema import EdgeType
 

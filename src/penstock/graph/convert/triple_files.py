@@ -17,7 +17,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import Triples, relation_sets
 from penstock.graph.data import NodeSet
 from penstock.graph.files import check_regular
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.ids import string_ids
 from penstock.graph.schema import relation_names
 

@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, index_dtype, open_array, write_array
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.folder import (
+    Graph,
     edges_folder,
     nodes_folder,
     write_document,
@@ -21,7 +22,6 @@ from penstock.graph.folder import (
 from penstock.graph.generate.edges import RowMaker, choice_of, merge_all, transposed
 from penstock.graph.generate.recipe import EdgeRecipe, GraphRecipe, NodeRecipe
 from penstock.graph.generate.vertices import VertexLayout, VertexMaker, lay_out
-from penstock.graph.graph import Graph
 from penstock.graph.hashing import below, document_key, draw
 from penstock.graph.new_folders import new_folder
 from penstock.kernels import njit

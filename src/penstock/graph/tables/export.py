@@ -17,7 +17,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.documents import yaml_text
 from penstock.graph.files import open_bytes, write_new
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.ids import Ids, StringIds, take_ids
 from penstock.graph.integrity import check_graph
 from penstock.graph.new_folders import new_folder

@@ -15,8 +15,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import index_dtype
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.files import read_document
-from penstock.graph.folder import describe_nodes, nodes_folder, open_nodes, write_document
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph, describe_nodes, nodes_folder, open_nodes, write_document
 from penstock.graph.journal import About, FolderJournal, Resumption, Sources, noted_folder
 from penstock.graph.new_folders import check_target, lasting_name
 from penstock.graph.schema import EdgeType, NodeInfo, SegmentInfo, edge_key

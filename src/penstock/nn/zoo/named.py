@@ -13,7 +13,7 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import NodeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType
 from penstock.nn.layer_table import LAYERS, WITHOUT_LAYERS, ModelName, ModelOptions, model_options
 from penstock.nn.zoo.model import EmbeddingModel, GraphModel, LayeredModel

@@ -10,7 +10,7 @@ from penstock.cost.profile import Profile
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import Machines
 from penstock.sampling.entry import SamplerEntry

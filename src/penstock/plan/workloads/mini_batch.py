@@ -11,7 +11,7 @@ from penstock.cost.profile import Profile
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.hardware.cluster import ClusterDocument, Replica
 from penstock.hardware.machines import Machines, machines_of
 from penstock.partition.assignment import parts_of

@@ -12,7 +12,7 @@ from penstock.cost.profile import OperatorCost, Profile
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.tasks import is_about
 from penstock.hardware.machines import machines_of
 from penstock.nn.layer_table import LAYERS

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, MiniBatch, Purpose
 from penstock.sampling.device.block import DrawnRows, Room

@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import mix
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import pair_array
 from penstock.graph.data import EdgeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.integrity import check_graph, check_order
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit

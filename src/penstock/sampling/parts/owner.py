@@ -10,7 +10,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import EdgeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition

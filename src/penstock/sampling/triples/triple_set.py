@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.sampling.links.known import End, lower_bound

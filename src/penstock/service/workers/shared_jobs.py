@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from penstock.graph.convert import load
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.processes import stopped_by
 from penstock.service.workers.tasks import JobReports, ProcessLimit, Reports, SharedDevice, outcome_of, run_task, train
 from penstock.store.device.copies import SharedCopies, copies_shared

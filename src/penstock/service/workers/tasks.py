@@ -18,7 +18,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.formatting import counted
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.memory import HOST_PEAK, file_mb, resident_mb
 from penstock.progress import Progress
 from penstock.report import write_report_or_note

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array, passing_rows
 from penstock.graph.files import make_private_folder
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.integrity import non_finite
 from penstock.graph.schema import file_name
 from penstock.partition.folder import Partition

@@ -9,7 +9,7 @@ import torch
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array, is_on_disk
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.integrity import non_finite
 from penstock.graph.prepare import divide_by_sum
 from penstock.graph.schema import EdgeType, edge_key

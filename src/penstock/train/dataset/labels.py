@@ -11,7 +11,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet, splits_by_ratio
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.hashing import document_key, unit_draws
 from penstock.graph.prepare import component_mask, joined_splits, within
 from penstock.graph.tasks import TASK_FACTS, TaskName

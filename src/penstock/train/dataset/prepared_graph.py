@@ -10,7 +10,7 @@ from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.convert import load
 from penstock.graph.csr import transpose_lists
 from penstock.graph.data import EdgeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.integrity import check_graph, require_finite
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tasks import Learns, TaskName, is_about, task_for

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.schedule import BatchPlan, Planned
 from penstock.pipeline.stages import Batch

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.nn.device.gather import TableRows
 from penstock.nn.layer_table import LAYERS
 from penstock.paths.chunk_selector import PathUse

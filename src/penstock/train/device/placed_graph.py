@@ -10,7 +10,7 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.graph.csr import offsets_of
 from penstock.graph.data import EdgeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.nn.table_aggregation import readable
 from penstock.pipeline.batch_rows import EdgeFields, EdgeRows
 from penstock.pipeline.device import DeviceCarrier

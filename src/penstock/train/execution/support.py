@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.nn.layer_table import LAYERS
 from penstock.sampling.device.typed import relation_draws
 from penstock.sampling.draws import SCANNED

@@ -13,7 +13,7 @@ import torch
 
 from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit

@@ -15,7 +15,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.stages import Stage, StageError, StagePipeline
 from penstock.progress import SILENT, Progress

@@ -10,7 +10,7 @@ import torch
 
 from penstock.graph.arrays import Array, passing_rows
 from penstock.graph.data import EdgeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.kernels import njit
 from penstock.pipeline.batch_rows import BufferPool
 from penstock.store.source import ArraySource

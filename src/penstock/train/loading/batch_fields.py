@@ -16,7 +16,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array, to_tensor
 from penstock.graph.data import NodeSet, mask_name, mask_of
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType
 from penstock.nn.adapter import merged_edge_rows, merged_edges, merged_relations
 from penstock.pipeline.schedule import Planned

@@ -11,7 +11,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.pipeline.batch_rows import HostCarrier, ReclaimedBuffers
 from penstock.pipeline.grouped_batches import ReusedBatches
 from penstock.pipeline.schedule import START, Planned, Position, Schedule

@@ -10,7 +10,7 @@ from penstock.graph.arrays import Array, to_array
 from penstock.graph.convert import load
 from penstock.graph.convert.edges import pair_array
 from penstock.graph.convert.pyg import EDGE_TYPE, NODE_TYPE, from_pyg
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.neighbours import edge_type_named
 

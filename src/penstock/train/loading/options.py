@@ -9,7 +9,7 @@ from pydantic import Field
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.documents import validated
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.pipeline.options import PipelineFields

@@ -8,7 +8,7 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType
 from penstock.graph.tasks import TASK_FACTS, TaskFacts, is_about, task_for
 from penstock.pipeline.schedule import Planned

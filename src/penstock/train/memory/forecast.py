@@ -9,7 +9,7 @@ import torch
 
 from penstock.cost.model import BlockSizes, CostModel, StepShape, machine_model, step_seconds
 from penstock.errors import PenstockError
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.order import is_sparse
 from penstock.pipeline.schedule import Schedule

@@ -11,7 +11,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.pipeline.batch_rows import as_tensors
 from penstock.pipeline.grouped_batches import group_size, kept_bytes
 from penstock.pipeline.schedule import Schedule

@@ -22,7 +22,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.documents import StrictDocument
 from penstock.graph.files import read_document, write_whole
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.kernels import compilation
 from penstock.memory import file_mb, resident_mb
 from penstock.processes import default_threads, start_python

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from penstock.errors import PenstockError
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device

@@ -3,7 +3,7 @@
 The properties of a task that other packages use are in `graph.tasks.TASK_FACTS`, which imports nothing from here.
 """
 
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.tasks import TASK_FACTS
 from penstock.registry import Registry
 from penstock.train.dataset.labels import LearnedLabels

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType
 from penstock.pipeline.schedule import Planned
 from penstock.pipeline.stages import Batch

@@ -10,7 +10,7 @@ from torch.nn import functional
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import SPLITS
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.nn.scorer_table import chosen_scorer

@@ -9,7 +9,7 @@ import torch
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType
 from penstock.graph.tasks import TASK_FACTS, TaskFacts, TaskName
 from penstock.pipeline.schedule import Planned

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.memory import available_mb
 from penstock.partition.bins import breadth_first
 from penstock.partition.problem import merged_lists

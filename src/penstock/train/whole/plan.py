@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet
-from penstock.graph.graph import Graph
+from penstock.graph.folder import Graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.nn.aggregation import Aggregation
