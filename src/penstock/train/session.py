@@ -33,8 +33,7 @@ from penstock.train.callbacks.calls import Callbacks
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.job import Job
 from penstock.train.layerwise.host import HostPlan, Reach, followed_relations
-from penstock.train.layerwise.inference import Inference
-from penstock.train.layerwise.plan import LayerPlan
+from penstock.train.layerwise.inference import Inference, LayerPlan
 from penstock.train.run_context import generators_kept, seed_generators, seeded
 from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.tasks import Scores, Task

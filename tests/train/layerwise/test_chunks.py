@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.folder import Graph
-from penstock.train.layerwise.plan import cut_into_chunks
+from penstock.train.layerwise.inference import cut_into_chunks
 
 
 def lists(rng, sources, destinations, longest):

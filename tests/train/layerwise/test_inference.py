@@ -15,7 +15,7 @@ from penstock.train.job import make_job
 from penstock.train.layerwise import host
 from penstock.train.layerwise import plan as levels
 from penstock.train.layerwise.host import frontiers
-from penstock.train.layerwise.plan import GrowingChunks
+from penstock.train.layerwise.inference import GrowingChunks
 from refusals import refused
 from training_graphs import community_graph, lists_of, stage_threads, typed_graph
 

@@ -24,7 +24,7 @@ from penstock.sampling.parts import parted_sampler
 from penstock.store.parts import PartedStore
 from penstock.train.batch_source import clock_for, layers_of
 from penstock.train.layerwise.host import SHARE, followed_relations
-from penstock.train.layerwise.plan import Chunk, GrowingChunks, Level, Sampled
+from penstock.train.layerwise.inference import Chunk, GrowingChunks, Level, Sampled
 from penstock.train.session import Session
 from penstock.train.steps.group import RegroupError
 

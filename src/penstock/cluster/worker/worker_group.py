@@ -28,8 +28,7 @@ from penstock.errors import PenstockError
 from penstock.nn.norm import SharedBatch, normalising
 from penstock.pipeline.schedule import Planned
 from penstock.pipeline.stages import Batch
-from penstock.train.layerwise.inference import Inference
-from penstock.train.layerwise.plan import LayerPlan
+from penstock.train.layerwise.inference import Inference, LayerPlan
 from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.session import Session
 from penstock.train.steps.group import DeviceSums, PlaceWhole, RegroupError

@@ -35,7 +35,7 @@ from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.slots import DeviceRows, RowsByType, SlotFill
 from penstock.train.job import Job
 from penstock.train.layerwise.host import AlonePlan
-from penstock.train.layerwise.plan import Chunk, LayerPlan, Level, Sampled
+from penstock.train.layerwise.inference import Chunk, LayerPlan, Level, Sampled
 from penstock.train.run_context import device_memory_of
 
 # A whole graph on a device as one block, for exact inference without a copy of it.

@@ -26,7 +26,7 @@ from penstock.sampling.neighbours import edge_type_named
 from penstock.sampling.typed import neighbour_sampler
 from penstock.train.batch_source import SeedTimes
 from penstock.train.dataset.inputs import Inputs
-from penstock.train.layerwise.plan import Chunk, GrowingChunks, HostLevel, Level, Sampled, cut_into_chunks
+from penstock.train.layerwise.inference import Chunk, GrowingChunks, HostLevel, Level, Sampled, cut_into_chunks
 
 # What exact inference reads: every neighbour along the relations that training follows.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from penstock.nn.norm import SharedBatch
 from penstock.pipeline.schedule import Planned
 from penstock.pipeline.stages import Batch
-from penstock.train.layerwise.plan import LayerPlan
+from penstock.train.layerwise.inference import LayerPlan
 from penstock.train.session import Session
 
 PlaceWhole = Callable[[LayerPlan], LayerPlan | None]

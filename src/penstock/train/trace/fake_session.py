@@ -24,8 +24,7 @@ from penstock.trace.allocations import ACTIVATIONS, META, OPTIMISER, WEIGHTS, Al
 from penstock.traced import BATCHES, Trace, is_gpu, memory_for, tracing
 from penstock.train.dataset.labels import in_any
 from penstock.train.layerwise.host import HostPlan
-from penstock.train.layerwise.inference import Inference, evaluating
-from penstock.train.layerwise.plan import Sampled
+from penstock.train.layerwise.inference import Inference, Sampled, evaluating
 from penstock.train.optimisers import make_optimiser
 from penstock.train.run_context import UNKNOWN, assumed_memory, device_memory_of, is_assumed
 from penstock.train.session import Session

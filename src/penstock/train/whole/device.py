@@ -16,7 +16,7 @@ from penstock.store.device.tables import ResidentTable
 from penstock.train.device.placed import DeviceWholeGraph
 from penstock.train.first_layer.slots import NoFill
 from penstock.train.layerwise.host import HostPlan
-from penstock.train.layerwise.plan import LayerPlan
+from penstock.train.layerwise.inference import LayerPlan
 from penstock.train.run_context import device_memory_of
 from penstock.train.session import Session
 from penstock.train.steps.engine import Course, Engine

@@ -23,8 +23,7 @@ from penstock.trace.libraries import measure_libraries
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.layerwise.host import HostPlan, Reach
-from penstock.train.layerwise.inference import Inference
-from penstock.train.layerwise.plan import LayerPlan
+from penstock.train.layerwise.inference import Inference, LayerPlan
 from penstock.train.run_context import device_peak
 from penstock.train.session import Pause, Session, Steps
 from penstock.train.steps.engine import Course
