@@ -11,7 +11,7 @@ import pytest
 from forks import run_forked
 from in_process import command
 from penstock import registry
-from penstock.graph.tasks import TASK_FACTS
+from penstock.graph.schema import TASK_FACTS
 from penstock.hardware.cluster import LAUNCHER_FACTS
 from penstock.nn.layer_table import LAYERS
 from penstock.partition.methods import METHODS

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.graph.tasks import TASK_FACTS
+from penstock.graph.schema import TASK_FACTS
 from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.stages import StageTime
 from penstock.train.build import make_session

@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
 from penstock.graph.folder import Graph
-from penstock.graph.tasks import TASK_FACTS
+from penstock.graph.schema import TASK_FACTS
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import chosen_for_plan
 from penstock.partition.assignment import cut_into, parts_of

@@ -13,7 +13,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.csr import build_lists
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.folder import Graph
-from penstock.graph.tasks import TASK_FACTS, TaskFacts
+from penstock.graph.schema import TASK_FACTS, TaskFacts
 from penstock.nn.layer_table import LAYERS, model_options
 from penstock.nn.layers.entry import LayerEntry
 from penstock.nn.scorers import RelationScorer, ScorerSettings

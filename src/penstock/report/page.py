@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import counted, percent, singular
 from penstock.graph.files import write_whole
 from penstock.graph.object_folders import send
-from penstock.graph.tasks import TASK_FACTS
+from penstock.graph.schema import TASK_FACTS
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.scorer_table import chosen_scorer
 from penstock.pipeline.stages import PASSES, STAGES

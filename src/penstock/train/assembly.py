@@ -10,7 +10,7 @@ from penstock.errors import Code, PenstockError
 from penstock.formatting import counted
 from penstock.graph.folder import Graph
 from penstock.graph.inspect import shared_vertices, unlearned_classes
-from penstock.graph.tasks import TASK_FACTS, TaskName
+from penstock.graph.schema import TASK_FACTS, TaskName
 from penstock.nn import ModelOptions, adapt, build_model
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.user_module import build_user_module

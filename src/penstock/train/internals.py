@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from penstock.graph.documents import AutoCount, split_commas
-from penstock.graph.tasks import is_about
+from penstock.graph.schema import is_about
 from penstock.nn.options import ONE_HOT, ModelInternals
 from penstock.pipeline.options import PipelineInternals
 from penstock.sampling.entry import ExplainInternals

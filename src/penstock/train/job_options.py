@@ -16,7 +16,7 @@ from penstock.graph.documents import (
     parse_yaml,
     split_commas,
 )
-from penstock.graph.tasks import TaskChoice
+from penstock.graph.schema import TaskChoice
 from penstock.nn.scorer_table import ScorerName
 from penstock.registry import Registry
 

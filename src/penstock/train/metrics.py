@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import NotFinite, PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.tasks import TASK_FACTS, TaskFacts
+from penstock.graph.schema import TASK_FACTS, TaskFacts
 from penstock.registry import Registry
 
 # A metric by name, and the checks that all of them share.

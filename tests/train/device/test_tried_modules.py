@@ -10,7 +10,7 @@ import torch
 
 from device_steps import bursts, learned, schedule_of, weights
 from interpreted_kernels import device_with_free_memory
-from penstock.graph.tasks import TASK_FACTS
+from penstock.graph.schema import TASK_FACTS
 from penstock.pipeline.schedule import START
 from penstock.train.build import make_session
 from penstock.train.device.trial import _Operations

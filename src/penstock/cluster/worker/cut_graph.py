@@ -15,8 +15,7 @@ from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.folder import Graph
 from penstock.graph.hashing import seed_of
 from penstock.graph.integrity import check_graph, nan_rows, require_finite
-from penstock.graph.schema import EdgeType, edge_key
-from penstock.graph.tasks import is_about
+from penstock.graph.schema import EdgeType, edge_key, is_about
 from penstock.partition import Partition, open_partition
 from penstock.processes import ranges
 from penstock.sampling.block import BatchKey

@@ -10,8 +10,7 @@ from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges, Supe
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.folder import Graph
-from penstock.graph.schema import EdgeType, edge_key
-from penstock.graph.tasks import TASK_FACTS, TaskName
+from penstock.graph.schema import TASK_FACTS, EdgeType, TaskName, edge_key
 from penstock.sampling.block import BatchKey
 from penstock.sampling.exclusion import exclusion_of
 from penstock.sampling.links import EdgeBatcher, Reverse, find_reverse, split_and_tell, supervise

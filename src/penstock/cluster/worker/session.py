@@ -27,7 +27,7 @@ from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.tasks import TASK_FACTS, is_about
+from penstock.graph.schema import TASK_FACTS, is_about
 from penstock.hardware.cluster import Replica
 from penstock.pipeline.batch_rows import RowReader, RowReading
 from penstock.sampling.block import MiniBatch

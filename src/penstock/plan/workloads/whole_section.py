@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument
 from penstock.graph.folder import Graph
-from penstock.graph.tasks import is_about
+from penstock.graph.schema import is_about
 from penstock.hardware.machines import machines_of
 from penstock.nn.layer_table import LAYERS
 from penstock.partition.assignment import parts_of

@@ -14,7 +14,7 @@ from penstock.graph.data import SPLITS, EdgeSet, NodeSet, splits_by_ratio
 from penstock.graph.folder import Graph
 from penstock.graph.hashing import document_key, unit_draws
 from penstock.graph.prepare import component_mask, joined_splits, within
-from penstock.graph.tasks import TASK_FACTS, TaskName
+from penstock.graph.schema import TASK_FACTS, TaskName
 from penstock.train.job import Job
 
 # The labels that a run learned, kept in its folder with their words, since codes alone have no meaning in another

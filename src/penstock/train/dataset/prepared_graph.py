@@ -12,8 +12,7 @@ from penstock.graph.csr import transpose_lists
 from penstock.graph.data import EdgeSet
 from penstock.graph.folder import Graph
 from penstock.graph.integrity import check_graph, require_finite
-from penstock.graph.schema import EdgeType, edge_key
-from penstock.graph.tasks import Learns, TaskName, is_about, task_for
+from penstock.graph.schema import EdgeType, Learns, TaskName, edge_key, is_about, task_for
 from penstock.train.dataset.labels import SAMPLED, SplitValues, are_quantities, changed_labels
 from penstock.train.job import Job
 from penstock.train.job_options import DataOptions

@@ -9,8 +9,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS
 from penstock.graph.folder import Graph
-from penstock.graph.schema import EdgeType
-from penstock.graph.tasks import TASK_FACTS, TaskFacts, is_about, task_for
+from penstock.graph.schema import TASK_FACTS, EdgeType, TaskFacts, is_about, task_for
 from penstock.pipeline.schedule import Planned
 from penstock.pipeline.stages import Batch
 from penstock.sampling.links import PairBatcher, find_reverse, known_edges

@@ -4,7 +4,7 @@ The properties of a task that other packages use are in `graph.tasks.TASK_FACTS`
 """
 
 from penstock.graph.folder import Graph
-from penstock.graph.tasks import TASK_FACTS
+from penstock.graph.schema import TASK_FACTS
 from penstock.registry import Registry
 from penstock.train.dataset.labels import LearnedLabels
 from penstock.train.job import Job

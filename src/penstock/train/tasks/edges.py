@@ -11,8 +11,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS
 from penstock.graph.folder import Graph
-from penstock.graph.schema import EdgeType, edge_key
-from penstock.graph.tasks import TASK_FACTS, TaskName
+from penstock.graph.schema import TASK_FACTS, EdgeType, TaskName, edge_key
 from penstock.nn.scorers import EdgeClassifier
 from penstock.pipeline.stages import Batch
 from penstock.progress import SILENT, Progress

@@ -11,8 +11,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import SPLITS
 from penstock.graph.folder import Graph
-from penstock.graph.schema import EdgeType, edge_key
-from penstock.graph.tasks import TASK_FACTS, TaskName
+from penstock.graph.schema import TASK_FACTS, EdgeType, TaskName, edge_key
 from penstock.nn.scorer_table import chosen_scorer
 from penstock.nn.scorers import ScorerSettings, build_scorer
 from penstock.pipeline.stages import Batch

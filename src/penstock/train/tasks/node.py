@@ -9,7 +9,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.folder import Graph
-from penstock.graph.tasks import TASK_FACTS, TaskName
+from penstock.graph.schema import TASK_FACTS, TaskName
 from penstock.pipeline.schedule import Planned
 from penstock.pipeline.stages import Batch
 from penstock.progress import SILENT, Progress

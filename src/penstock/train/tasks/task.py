@@ -10,8 +10,7 @@ import torch
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.folder import Graph
-from penstock.graph.schema import EdgeType
-from penstock.graph.tasks import TASK_FACTS, TaskFacts, TaskName
+from penstock.graph.schema import TASK_FACTS, EdgeType, TaskFacts, TaskName
 from penstock.pipeline.schedule import Planned
 from penstock.pipeline.stages import Batch
 from penstock.progress import SILENT, Progress

@@ -12,8 +12,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import SPLITS
 from penstock.graph.folder import Graph
-from penstock.graph.schema import EdgeType
-from penstock.graph.tasks import TASK_FACTS, TaskName
+from penstock.graph.schema import TASK_FACTS, EdgeType, TaskName
 from penstock.nn.scorer_table import SCORERS, chosen_scorer
 from penstock.nn.scorers import End, RelationScorer, ScorerSettings, build_scorer
 from penstock.pipeline.schedule import Planned
