@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cache_folders import choose_triton_cache
 from penstock.errors import PenstockError
-from penstock.imports import lazy_names, on_call
+from penstock.registry import lazy_names, on_call
 from penstock.version import __version__
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from penstock.errors import PenstockError
-from penstock.imports import make_callable
+from penstock.registry import make_callable
 
 _MB = 1 << 20
 # glibc's names in malloc.h, and its defaults.

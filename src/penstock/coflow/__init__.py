@@ -8,7 +8,7 @@ when it is used.
 from typing import TYPE_CHECKING
 
 from penstock.coflow.matching import SCHEDULES, Phase, bound, schedule, seconds
-from penstock.imports import lazy_names
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.coflow.exchange import all_to_all

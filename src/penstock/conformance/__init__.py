@@ -14,7 +14,7 @@ pass them in its tests (docs/extending.md).
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.conformance.learning import (

@@ -6,7 +6,7 @@ output, and holds these with the user's ids.
 """
 
 from penstock.explain.mask_optimiser import FoundMasks, Mask, MaskOptions, optimise_masks, target_of
-from penstock.imports import make_callable
+from penstock.registry import make_callable
 
 __all__ = ["FoundMasks", "Mask", "MaskOptions", "optimise_masks", "target_of"]
 

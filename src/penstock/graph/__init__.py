@@ -9,7 +9,7 @@ choices. Nothing here knows about partitions, models or training.
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.graph.data import EdgeSet, NodeSet

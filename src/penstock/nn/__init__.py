@@ -9,7 +9,7 @@ chosen. `adapter` runs modules that know nothing of blocks; `scorers` turn rows 
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.nn.adapter import Adapted, adapt

@@ -8,7 +8,7 @@ the whole graph.
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.partition.assignment import Assigned, Cut, Metrics, assign, cut, measure, uncut

@@ -9,8 +9,8 @@ chunks of one transfer, as training runs do, and says what they report. What mov
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
 from penstock.paths.selector_table import SELECTORS, selector_named
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.paths.documents import find_application, find_hardware

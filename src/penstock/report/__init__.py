@@ -8,7 +8,7 @@ timelines, and `explanations` also draws the explanation of a prediction. Nothin
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.report.explanations import write_explanation_page

@@ -11,7 +11,7 @@ batch at a time and release the interpreter lock, so that several threads prepar
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.sampling.block import BatchKey, Block, MiniBatch

@@ -8,8 +8,7 @@ submissions and answers users. `scheduler` starts jobs and watches them, `worker
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
-from penstock.registry import Registry
+from penstock.registry import Registry, lazy_names
 
 if TYPE_CHECKING:
     from penstock.service.client import Queue

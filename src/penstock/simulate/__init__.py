@@ -9,7 +9,7 @@ describes; `engine` and the files it needs (`state`, `routes`, `heaps`) are kern
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.hardware.machines import Network, racks, star

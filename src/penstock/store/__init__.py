@@ -8,7 +8,7 @@ GPU reads. Nothing here knows batches or models.
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.store.source import ArraySource, LocalStore, RowSource, cached_source

@@ -7,6 +7,6 @@ the host or `device/` on a GPU; `layerwise/` is exact inference. `run_folder`, `
 write.
 """
 
-from penstock.imports import make_callable
+from penstock.registry import make_callable
 
 make_callable(__name__)

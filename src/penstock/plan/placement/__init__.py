@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
-from penstock.registry import Registry
+from penstock.registry import Registry, lazy_names
 
 if TYPE_CHECKING:
     from penstock.plan.placement.constructions import PlacementPolicy

@@ -7,7 +7,7 @@ shop independently of how it was made, and turned into a simulated workload, so 
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
+from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.simulate.shop.schedule import check_schedule

@@ -11,8 +11,7 @@ engine's ranks cannot express, and at the public trace's size `fair` is five tim
 
 from typing import TYPE_CHECKING
 
-from penstock.imports import lazy_names
-from penstock.registry import Registry
+from penstock.registry import Registry, lazy_names
 
 if TYPE_CHECKING:
     from penstock.simulate.traces.coflows import PortRates, TraceCoflows

@@ -4,8 +4,7 @@ Penstock.
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.imports import lazy_names
-from penstock.registry import Registry
+from penstock.registry import Registry, lazy_names
 
 if TYPE_CHECKING:
     from penstock.train.callbacks.calls import Callbacks, EpochResult
