@@ -64,7 +64,7 @@ def _say(sentence: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _heard_in_a_callback(watch: InterruptWatch, trouble: Any) -> None:
+def _heard_in_a_callback(watch: "InterruptWatch", trouble: Any) -> None:
     """Repeat a Ctrl-C that arrived in a finaliser or a callback of Numba's compiler, where Python drops it."""
     if issubclass(trouble.exc_type, KeyboardInterrupt):
         watch.ask_again()
