@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from penstock.service.folder import Queue
+from penstock.service.client import Queue
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 _PATIENCE_S = 120.0

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.service.folder import findable
+from penstock.service.client import findable
 from refusals import refused
 from training_graphs import community_graph
 

@@ -15,7 +15,8 @@ import yaml
 import penstock as ps
 from forks import ForkedProgram
 from in_process import answer, command, refusal
-from penstock.service.folder import ServiceFolder, _plain, default_folder
+from penstock.service.client import _plain
+from penstock.service.folder import ServiceFolder, default_folder
 from refusals import refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
 

@@ -54,7 +54,7 @@ def submit_command(
 
     Example: penstock submit job.yaml --epochs 50 --sweep lr=0.01,0.003 hidden=64,128
     """
-    from penstock.service.folder import Queue
+    from penstock.service.client import Queue
     from penstock.train.job import make_job, read_job_fields
 
     files = [each for each in given or [] if "=" not in each]
@@ -110,7 +110,7 @@ def queue_command(
 
     Example: penstock queue --state running --state waiting
     """
-    from penstock.service.folder import Queue
+    from penstock.service.client import Queue
 
     queue = Queue(folder)
     found, devices = queue.listed(*(states or []), limit=limit, before=before), queue.devices()
@@ -133,7 +133,7 @@ def logs_command(
 
     Example: penstock logs -f 17
     """
-    from penstock.service.folder import Queue
+    from penstock.service.client import Queue
 
     pieces = Queue(folder).logs(number, follow)
     if as_json:
@@ -148,7 +148,7 @@ def cancel_command(numbers: JobNumbers, folder: FolderOption = None, as_json: Js
 
     Example: penstock cancel 17 18
     """
-    from penstock.service.folder import Queue
+    from penstock.service.client import Queue
 
     queue = Queue(folder)
     jobs = [queue.cancel(number) for number in numbers]
@@ -162,7 +162,7 @@ def retry_command(numbers: JobNumbers, folder: FolderOption = None, as_json: Jso
 
     Example: penstock retry 17 18
     """
-    from penstock.service.folder import Queue
+    from penstock.service.client import Queue
 
     queue = Queue(folder)
     jobs = [queue.retry(number) for number in numbers]
@@ -174,7 +174,7 @@ def wait_command(numbers: JobNumbers, folder: FolderOption = None, as_json: Json
 
     Example: penstock wait 17 18 19
     """
-    from penstock.service.folder import Queue
+    from penstock.service.client import Queue
 
     jobs = Queue(folder).wait(*numbers)
     if as_json:
@@ -280,7 +280,7 @@ def serve_command(
 
 
 def _drain(folder: Path | None, as_json: bool) -> None:
-    from penstock.service.folder import Queue
+    from penstock.service.client import Queue
 
     running = Queue(folder).drain()
     said = f"The service takes no more jobs and ends when {counted(running, 'jobs')} that run have ended."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.registry import Registry, lazy_names
 
 if TYPE_CHECKING:
-    from penstock.service.folder import Queue
+    from penstock.service.client import Queue
     from penstock.service.policies import QueuePolicy
     from penstock.service.sharing import SharingWay
 
