@@ -22,8 +22,8 @@ from penstock.report.charts import (
     spans_decades,
     thinned,
 )
-from penstock.report.markup import limit_sentence, mebibytes, metric_value, moment, seconds, short
 from penstock.report.run_folder import StageRecord, number
+from penstock.report.words import limit_sentence, mebibytes, metric_value, moment, seconds, short
 
 values = st.lists(st.floats(-1e12, 1e12).map(number), min_size=1, max_size=20)
 positive = st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=20).filter(spans_decades)

@@ -81,7 +81,7 @@ def _setting(value: Any) -> str:
 
 def _written(name: str, value: float) -> str:
     """A value in the unit that its name's ending denotes."""
-    from penstock.report.markup import mebibytes, seconds, short
+    from penstock.report.words import mebibytes, seconds, short
 
     if name.endswith("_s") or name == "seconds":
         return seconds(value)

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import counted, percent
 from penstock.graph.documents import parse_yaml
 from penstock.report.gantt import Shown, check_form, write_timeline
-from penstock.report.markup import seconds
+from penstock.report.words import seconds
 from penstock.service.simulation import (
     METHODS,
     least_makespan,

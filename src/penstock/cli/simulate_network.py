@@ -18,7 +18,7 @@ from penstock.graph.documents import read_yaml
 from penstock.graph.files import read_document
 from penstock.hardware.cluster import ClusterDocument
 from penstock.report.gantt import path_by_kind, path_sentence
-from penstock.report.markup import seconds
+from penstock.report.words import seconds
 from penstock.simulate import POLICIES, Timeline, critical_path, gap_of, lower_bound
 from penstock.simulate.document import TraceDocument, WorkloadDocument, read_workload
 from penstock.simulate.levels import Pace

@@ -30,7 +30,7 @@ class Quantity(NamedTuple):
 
 
 def _seconds(value: Any) -> str:
-    from penstock.report.markup import seconds
+    from penstock.report.words import seconds
 
     return seconds(value)
 

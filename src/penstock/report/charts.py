@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from html import escape
 
 from penstock.pipeline.stages import STAGES
-from penstock.report.markup import seconds, stage_look
+from penstock.report.markup import stage_look
 from penstock.report.run_folder import Bar, EventTrace
+from penstock.report.words import seconds
 
 # Axes: where a value lies between two ends, and which round values get a label.
 

@@ -4,8 +4,9 @@ from html import escape
 from typing import Any
 
 from penstock.formatting import counted, percent
-from penstock.report.markup import byte_size, card, cut, mebibytes, pairs, seconds, table
+from penstock.report.markup import card, cut, pairs, table
 from penstock.report.run_folder import RunRecord, amount, listed, mapping, number, whole
+from penstock.report.words import byte_size, mebibytes, seconds
 
 _MOST_FLOWS = 12
 _MOST_TASKS = 64

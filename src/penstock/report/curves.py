@@ -24,20 +24,7 @@ from penstock.report.charts import (
     spans_decades,
     time_unit,
 )
-from penstock.report.markup import (
-    breakable,
-    byte_size,
-    card,
-    cut,
-    is_percentage,
-    key,
-    mebibytes,
-    metric_name,
-    metric_value,
-    pairs,
-    seconds,
-    table,
-)
+from penstock.report.markup import breakable, card, cut, key, pairs, table
 from penstock.report.run_folder import (
     RunRecord,
     amount,
@@ -49,6 +36,7 @@ from penstock.report.run_folder import (
     of_triples,
     whole,
 )
+from penstock.report.words import byte_size, is_percentage, mebibytes, metric_name, metric_value, seconds
 from penstock.sampling.sampler_table import SAMPLERS, sampler_facts
 
 # The cards with curves by epoch or over time: loss, seconds for each epoch, memory.

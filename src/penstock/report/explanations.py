@@ -13,7 +13,6 @@ from penstock.explain.explainer import ExplainedColumn, ExplainedEdge, Explanati
 from penstock.formatting import counted, percent
 from penstock.graph.files import write_whole
 from penstock.report.markup import (
-    byte_size,
     card,
     cut,
     key,
@@ -22,12 +21,12 @@ from penstock.report.markup import (
     page_text,
     pairs,
     read_asset,
-    seconds,
     small_figures,
     table,
     unbroken,
 )
 from penstock.report.run_folder import RunRecord, amount, mapping, whole
+from penstock.report.words import byte_size, seconds
 
 # A neighbourhood as a picture: the explained vertex in the middle, those that it reads around it, hop by hop.
 

@@ -31,22 +31,13 @@ from penstock.report.curves import (
 )
 from penstock.report.explanations import explanations_card
 from penstock.report.markup import (
-    FULL,
-    advice,
     breakable,
     card,
     cut,
     key,
     large_figure,
-    limit_sentence,
-    mebibytes,
-    metric_name,
-    metric_value,
-    moment,
     page_header,
     page_text,
-    seconds,
-    short,
     small_figures,
     stage_look,
     unbroken,
@@ -62,6 +53,17 @@ from penstock.report.run_folder import (
     of_triples,
     read_run,
     whole,
+)
+from penstock.report.words import (
+    FULL,
+    advice,
+    limit_sentence,
+    mebibytes,
+    metric_name,
+    metric_value,
+    moment,
+    seconds,
+    short,
 )
 from penstock.train.job import job_defaults
 

@@ -8,7 +8,8 @@ from typing import Any
 from penstock.formatting import counted
 from penstock.graph.files import write_whole
 from penstock.report.charts import Point, Series, exact, fitted, line_chart, logarithmic, spans_decades, time_unit
-from penstock.report.markup import card, cut, key, page_header, page_text, seconds, table
+from penstock.report.markup import card, cut, key, page_header, page_text, table
+from penstock.report.words import seconds
 
 # The page of a sweep: an iteration's time over the swept values, and the table of results.
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from penstock.formatting import counted
 from penstock.graph.files import write_whole
 from penstock.report.charts import Axis, Point, Series, exact, fitted, line_chart, time_unit
-from penstock.report.markup import card, cut, key, large_figure, page_header, page_text, seconds, table
+from penstock.report.markup import card, cut, key, large_figure, page_header, page_text, table
+from penstock.report.words import seconds
 from penstock.service import POLICIES
 from penstock.service.simulation import GB, JobOutcome, QueueOutcome, QueueTrace
 

@@ -12,7 +12,8 @@ from penstock.formatting import percent
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.report.gantt.bars import Band, GanttBar, GanttLane, Merged
-from penstock.report.markup import milliseconds, read_asset, seconds
+from penstock.report.markup import read_asset
+from penstock.report.words import milliseconds, seconds
 from penstock.simulate import CriticalStep, Pace, Timeline
 
 _MOST_NAMED = 5

@@ -22,19 +22,8 @@ from penstock.report.gantt.drawing import (
     path_by_kind,
     path_sentence,
 )
-from penstock.report.markup import (
-    card,
-    cut,
-    key,
-    large_figure,
-    milliseconds,
-    page_header,
-    page_text,
-    seconds,
-    short,
-    small_figures,
-    table,
-)
+from penstock.report.markup import card, cut, key, large_figure, page_header, page_text, small_figures, table
+from penstock.report.words import milliseconds, seconds, short
 from penstock.simulate import CriticalStep, Pace, Timeline, critical_path, gap_of
 
 # The page of a simulation: its time, its critical path, every machine's lanes, and the use of links.
