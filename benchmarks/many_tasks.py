@@ -31,7 +31,7 @@ from penstock.cluster.run import result_of
 from penstock.errors import PenstockError
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.hardware.cluster import ClusterDocument, FailureOptions, Machine
-from penstock.pipeline.stages import STAGES
+from penstock.pipeline.options import STAGES
 from penstock.progress import SILENT
 from penstock.report import write_report
 from penstock.train.job import Job

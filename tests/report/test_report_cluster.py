@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from penstock.report.cards import plan_card
 from penstock.report.cluster import cluster_cards
-from penstock.report.curves import plan_card
 from penstock.report.run_folder import RunRecord
 
 TASKS = [

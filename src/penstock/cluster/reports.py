@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from penstock.pipeline.stages import STAGES
+from penstock.pipeline.options import STAGES
 from penstock.store.parts.requests import StoreRequest
 from penstock.train.run_files.records import MOST_SPANS, MOST_THREADS
 from penstock.wire.sockets import ADDRESS

@@ -1,8 +1,13 @@
-"""The pipeline's threads and queue depths: the one that a job asks for, and those that the pipeline has by itself."""
+"""The pipeline's stages, their threads and queue depths: those that a job asks for, and those that it has by itself."""
 
 from pydantic import Field
 
 from penstock.graph.documents import AutoCount, StrictDocument
+
+PASSES = ("forward", "exchange", "backward", "update")
+"""The stages of a step on the whole graph: one thread does them one after the other."""
+STAGES = ("seeds", "sample", "gather", "transfer", "compute", *PASSES)
+"""All stages of training, in the order in which a batch passes through them."""
 
 
 class PipelineFields(StrictDocument):

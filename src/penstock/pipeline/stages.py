@@ -12,16 +12,12 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from penstock.formatting import percent
 from penstock.graph.arrays import Array
-from penstock.pipeline.options import PipelineOptions
+from penstock.pipeline.options import PASSES, PipelineOptions
 from penstock.pipeline.schedule import Planned, Position
 from penstock.sampling.block import MiniBatch
 
 # How long each stage worked and waited.
 
-PASSES = ("forward", "exchange", "backward", "update")
-"""The stages of a step on the whole graph: one thread does them one after the other."""
-STAGES = ("seeds", "sample", "gather", "transfer", "compute", *PASSES)
-"""All stages of training, in the order in which a batch passes through them."""
 
 Recorder = Callable[[str, int, float, float, object], None]
 """Called with (stage, thread in the stage, start, end, item) for every piece of work; seconds of

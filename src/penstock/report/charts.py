@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from penstock.pipeline.stages import STAGES
+from penstock.pipeline.options import STAGES
 from penstock.report.markup import stage_look
 from penstock.report.run_folder import Bar, EventTrace
 from penstock.report.words import seconds

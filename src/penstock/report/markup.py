@@ -12,7 +12,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from penstock.pipeline.stages import STAGES
+from penstock.pipeline.options import STAGES
 from penstock.version import __version__
 
 _NARROW, _WIDE = '<section class="card', '<section class="card wide'

@@ -12,11 +12,9 @@ from penstock.graph.object_folders import send
 from penstock.graph.schema import TASK_FACTS
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.scorer_table import chosen_scorer
-from penstock.pipeline.stages import PASSES, STAGES
+from penstock.pipeline.options import PASSES, STAGES
 from penstock.progress import Progress
-from penstock.report.charts import numbering, steady_window, time_unit, timeline_chart
-from penstock.report.cluster import WHOLE_GRAPH, cluster_cards, whole_graph_card
-from penstock.report.curves import (
+from penstock.report.cards import (
     device_card,
     epoch_seconds_card,
     graph_card,
@@ -29,6 +27,8 @@ from penstock.report.curves import (
     settled_card,
     validation_card,
 )
+from penstock.report.charts import numbering, steady_window, time_unit, timeline_chart
+from penstock.report.cluster import WHOLE_GRAPH, cluster_cards, whole_graph_card
 from penstock.report.explanations import explanations_card
 from penstock.report.markup import (
     breakable,

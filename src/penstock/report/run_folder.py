@@ -15,7 +15,7 @@ from penstock.formatting import counted
 from penstock.graph.documents import parse_yaml
 from penstock.graph.files import open_regular, read_document
 from penstock.graph.schema import is_about
-from penstock.pipeline.stages import STAGES
+from penstock.pipeline.options import STAGES
 from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.run_files.run_folder import FORMAT, VERSION
 

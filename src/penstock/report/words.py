@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from penstock.formatting import percent
-from penstock.pipeline.stages import PASSES
+from penstock.pipeline.options import PASSES
 from penstock.report.run_folder import StageRecord
 
 _DOING = {

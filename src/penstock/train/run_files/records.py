@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, TextIO
 
 from penstock.graph.files import open_bytes, open_lines, open_text, writing
-from penstock.pipeline.stages import STAGES
+from penstock.pipeline.options import STAGES
 from penstock.train.job import Job
 from penstock.train.run_files.checkpoints import Checkpoints
 from penstock.train.run_files.run_folder import EVENTS, RunFolder

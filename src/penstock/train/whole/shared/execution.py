@@ -10,8 +10,9 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn.operator_costs import LayerSizes, OrderCosts
+from penstock.pipeline.options import PASSES
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.pipeline.stages import PASSES, Recorder
+from penstock.pipeline.stages import Recorder
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution, SharedExecution
 from penstock.train.session import Pause, Session, Steps
