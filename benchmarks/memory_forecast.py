@@ -338,7 +338,7 @@ def measured_on_host(case: dict[str, Any]) -> dict[str, Any]:
     """Growth of this process over one that has trained a tiny graph in the same way, with the graph mapped from
     files.
     """
-    from penstock.train.memory.host_forecast import main as tiny
+    from penstock.train.memory.process_memory import main as tiny
 
     if "module" in case:
         # A user's process has the library of its modules before it asks.

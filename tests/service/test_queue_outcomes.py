@@ -22,7 +22,7 @@ from penstock.service.workers.tasks import reached
 from penstock.train.job import make_job
 from penstock.train.memory import process_memory
 from penstock.train.memory.forecast import MemoryForecast
-from penstock.train.memory.host_forecast import ProcessMemory
+from penstock.train.memory.process_memory import ProcessMemory
 from refusals import check_refusal
 
 JOB = JobRecord(

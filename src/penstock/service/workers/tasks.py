@@ -27,7 +27,7 @@ from penstock.trace.allocations import PROCESS
 from penstock.trace.kernel_rates import measure_kernel_rates
 from penstock.train.job import Job, stored_job
 from penstock.train.memory.forecast import MemoryForecast, forecast
-from penstock.train.memory.host_forecast import program_file_bytes
+from penstock.train.memory.process_memory import program_file_bytes
 from penstock.train.run import resume_run, start_run
 from penstock.train.run_context import assumed_memory, is_host_full
 from penstock.train.run_files.run_folder import RunFolder
