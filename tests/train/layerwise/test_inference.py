@@ -13,7 +13,7 @@ from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSam
 from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.layerwise import host
-from penstock.train.layerwise import plan as levels
+from penstock.train.layerwise import inference as levels
 from penstock.train.layerwise.host import frontiers
 from penstock.train.layerwise.inference import GrowingChunks
 from refusals import refused

@@ -11,7 +11,6 @@ from penstock.train.build import make_session
 from penstock.train.dataset import inputs
 from penstock.train.job import job_of
 from penstock.train.layerwise import host, inference
-from penstock.train.layerwise import plan as levels
 from penstock.train.layerwise.host import frontiers
 from penstock.train.layerwise.inference import LayerEngine
 from training_graphs import community_graph, stage_threads, typed_graph
@@ -166,7 +165,7 @@ def test_rows_of_all_chunks_have_memory_of_one_size(monkeypatch):
         buffers.add(rows.untyped_storage().data_ptr())
         return rows
 
-    monkeypatch.setattr(levels, "roomy_rows", made)
+    monkeypatch.setattr(inference, "roomy_rows", made)
     monkeypatch.setattr(session.inputs, "pull", lambda _, ids, *more: made(session.inputs.sources["node"], ids, *more))
     plan.start({"node": np.arange(session.graph.nodes["node"].count)}, 2, 2)
     engine, source = LayerEngine(session.model, torch.device("cpu"), False), plan.first

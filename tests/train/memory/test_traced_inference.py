@@ -7,7 +7,7 @@ from penstock.train.build import make_session
 from penstock.train.job import job_of
 from penstock.train.layerwise import host
 from penstock.train.memory.forecast import forecast
-from penstock.train.trace import inference
+from penstock.train.trace import fake_session
 from penstock.train.trace.fake_session import _largest_neighbourhoods, _wanted
 from training_graphs import community_graph, lists_of
 
@@ -69,7 +69,7 @@ def test_what_is_evaluated_of_a_large_graph_is_not_looked_for(monkeypatch):
     """Its chunks fill the working memory, whatever is evaluated."""
     graph, fields = community_graph(8_000), SMALL | {"hidden": 64, "epochs": 1, "device": "cpu", "graph": "in memory"}
     exact = forecast(job_of(fields), graph, device="cpu").host
-    monkeypatch.setattr(inference, "_FEW_EDGES", 1_000)
+    monkeypatch.setattr(fake_session, "_FEW_EDGES", 1_000)
     monkeypatch.setattr(host.HostPlan, "start", None)
     assert forecast(job_of(fields), graph, device="cpu").host == pytest.approx(exact, rel=0.02)
 
