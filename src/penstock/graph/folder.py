@@ -10,7 +10,8 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, mapped_file, open_array, to_tensor, write_array
-from penstock.graph.data import EdgeSet, Facts, GraphData, NodeSet, mask_name, mask_of
+from penstock.graph.data import EdgeSet, GraphData, NodeSet, mask_name, mask_of
+from penstock.graph.facts import Facts
 from penstock.graph.files import write_new
 from penstock.graph.ids import Ids, StringIds
 from penstock.graph.new_folders import new_folder

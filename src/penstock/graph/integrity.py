@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, release_pages
-from penstock.graph.data import EdgeSet, Facts, GraphData, NodeSet
+from penstock.graph.data import EdgeSet, GraphData, NodeSet
+from penstock.graph.facts import Facts
 from penstock.graph.ids import StringIds
 from penstock.graph.schema import EdgeType, edge_key, file_name
 from penstock.processes import map_blocks

@@ -11,8 +11,9 @@ from pydantic import Field
 from penstock.errors import PenstockError
 from penstock.formatting import counted, html_table
 from penstock.graph.arrays import Array, index_dtype, open_array, release_pages
-from penstock.graph.data import EdgeSet, Facts, NodeSet
+from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.documents import StrictDocument, read_checked
+from penstock.graph.facts import Facts
 from penstock.graph.folder import Graph, edges_folder, nodes_folder
 from penstock.graph.ids import concatenate, take_ids
 from penstock.graph.integrity import check_graph, check_range, first_repeat
