@@ -8,8 +8,8 @@ import pytest
 
 import penstock as ps
 from penstock import Cut, EdgeSet, Graph, NodeSet, PenstockError, cut, open_partition, stitch
-from penstock.graph import data as record
-from penstock.graph import integrity
+from penstock.graph import facts, integrity
+from penstock.graph import facts as record
 from penstock.graph.ids import StringIds
 from penstock.graph.inspect import inspect_graph
 from penstock.graph.integrity import check_graph, first_fall, first_outside, first_repeat, non_finite_rows, value_range
