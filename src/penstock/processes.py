@@ -1,4 +1,6 @@
-"""Processes: Python programs that Penstock starts, and long work that Ctrl-C can end."""
+"""Processes and threads: Python programs that Penstock starts, long work that Ctrl-C can end, and work cut into blocks
+of rows that threads share.
+"""
 
 import os
 import shutil
@@ -123,6 +125,9 @@ def start_python(arguments: Sequence[str], **options: Any) -> subprocess.Popen[A
 
 
 BlockResult = TypeVar("BlockResult")
+
+
+# Work cut into blocks of rows and spread over threads; results never depend on how many.
 
 
 def default_threads() -> int:

@@ -81,6 +81,15 @@ _LEFT_ALONE = ("<frozen importlib._bootstrap>", f"{os.sep}llvmlite{os.sep}")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+# Ctrl-C and SIGTERM end a command within a second, also inside a kernel that does not return to Python.
+#
+# A signal raises KeyboardInterrupt in the main thread as soon as that runs Python again, and the command cleans up.
+# While the main thread is in a kernel it cannot: then a thread that reads the signals from a pipe ends the process.
+# While the main thread imports a module, or is in LLVM, it must not: extension modules turn the interrupt into other
+# errors, and LLVM crashes. The watching thread then repeats the signal until this is over. Commands with handlers of
+# their own, such as training, which finishes its step first, are left alone.
+
+
 class InterruptWatch:
     """Handlers for both signals, and a thread that acts where Python cannot run them."""
 

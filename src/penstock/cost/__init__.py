@@ -3,5 +3,5 @@
 `throughput` gives the rows that `penstock bench` and the benchmarks show; `profile` is the document of a job's
 measurements and of the machine that the rates depend on, and `scaled_profile` predicts it at other numbers of parts and
 workers. `operator_profile` measures the operators of `operators/`, `fit` fits rates to their seconds, `model` predicts
-seconds of operators from them, and `step_prediction` those of a training step.
+seconds of operators and of a training step from them.
 """

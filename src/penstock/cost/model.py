@@ -1,4 +1,6 @@
-"""The cost model: predicted seconds of operators by a machine's fitted rates; this machine's own if measured."""
+"""The cost model: predicted seconds of operators by a machine's fitted rates (this machine's own if measured), and of a
+training step by the sizes of its blocks.
+"""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,6 @@
-"""The graph folder: reading one (mapped) and writing one (completely or not at all)."""
+"""The graph folder: reading one (mapped) and writing one (completely or not at all); and `Graph`, a graph as users hold
+it: opened from a folder, saved to one, or handed to PyG.
+"""
 
 import json
 import os
@@ -228,6 +230,9 @@ def _open_ids(folder: Path, info: NodeInfo, growing: bool) -> Ids | None:
     offsets = open_array(folder / "ids.offsets.npy", "int64", (info.count + 1,), growing)
     size = (max(0, int(offsets[-1])),) if growing else None
     return StringIds(offsets, open_array(folder / "ids.bytes.npy", "uint8", size, growing))
+
+
+# A graph as users hold it.
 
 
 class Graph(GraphData):

@@ -1,4 +1,6 @@
-"""`graph.json`: the document that describes a graph folder."""
+"""`graph.json`: the document that describes a graph folder; and the tasks by name, with the properties of each that
+other packages use.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Stages that run in parallel on their own threads, with order kept and memory bounded."""
+"""Stages that run in parallel on their own threads, with order kept and memory bounded, and the loader of mini-batch
+training, made of five: seeds, sample, gather, transfer, compute.
+"""
 
 import threading
 import time

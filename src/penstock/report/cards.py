@@ -1,4 +1,6 @@
-"""The cards with curves: loss, seconds and memory by epoch or over time, and validation metrics."""
+"""The cards of a run: with curves, loss, seconds and memory by epoch or over time, and validation metrics; with tables,
+settings, plan, graph, machine and notes.
+"""
 
 import json
 from bisect import bisect_left

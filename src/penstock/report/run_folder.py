@@ -1,4 +1,6 @@
-"""Reads a run folder, whether the run is finished, failed, or still being written."""
+"""Reads a run folder and its logs, whether the run is finished, failed, or still being written; values of an unexpected
+type count as absent.
+"""
 
 import json
 import math

@@ -1,6 +1,6 @@
 """The queue: jobs that wait on disk and are trained on this machine's devices, several at once where they fit together.
 
-`records` describes a job, `database` keeps it on disk, `folder` is the service's folder. `operations` validates
+`database` keeps the records of jobs on disk, `folder` is the service's folder. `operations` validates
 submissions and answers users. `scheduler` starts jobs and watches them, `workers/` are the processes that train,
 `policies` choose which job is next, and `sharing` is how jobs share a device. `app` is the service's HTTP interface and
 `client` its client.

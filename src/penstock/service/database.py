@@ -1,4 +1,6 @@
-"""The durable queue: jobs in SQLite. Every change is on disk before it is confirmed."""
+"""The durable queue: jobs in SQLite, each a record with the state that it is in. Every change is on disk before it is
+confirmed.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""The loop of a service: it forecasts, starts, watches and settles jobs. Only it handles their processes."""
+"""The loop of a service: it forecasts, starts, watches and settles jobs. Only it handles their processes. `Served` is
+what the HTTP interface has of it.
+"""
 
 import errno
 import selectors

@@ -1,6 +1,7 @@
 """Events in continuous time: tasks and flows end, what waited for them starts, and links are shared anew.
 
-Rates change only when something starts or ends, so nothing happens in between and no time step is needed.
+Rates change only when something starts or ends, so nothing happens in between and no time step is needed. `simulate`
+runs a placed workload under a policy for a timeline, a `Simulator` many of them for their makespans.
 """
 
 from time import perf_counter

@@ -1,4 +1,5 @@
-"""The engine's state: arrays of records, and tuples of arrays that only the outermost kernel takes.
+"""The engine's state: arrays of records, and tuples of arrays that only the outermost kernel takes; the paths that the
+flows of a placed workload take.
 
 Kernels below the outermost take arrays one by one: Numba counts references of a tuple's arrays at every call.
 """
@@ -145,7 +146,8 @@ class TransportState(NamedTuple):
     crowd: Array  # int64 [links]: flows under way
 
 
-FLUID = TransportState(*[np.empty(0)] * 7, np.empty((0, 2)), np.empty(0, np.int64))
+_NONE = np.empty(0)
+FLUID = TransportState(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, np.empty((0, 2)), np.empty(0, np.int64))
 """Of a network without a transport: flows are fluids."""
 
 

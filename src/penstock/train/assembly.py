@@ -1,4 +1,6 @@
-"""The parts of a session put together: graph, task, model, optimiser, epochs; and a model tried on a few seeds."""
+"""The parts of a session put together: graph, task, model, optimiser, epochs; a model tried on a few seeds, and jobs
+refused that contradict their data or sampler.
+"""
 
 from collections.abc import Iterator
 from typing import Any, cast

@@ -1,4 +1,5 @@
-"""Process-wide settings that a run changes and restores: threads, TF32, generators, memory, signals.
+"""The device that a run computes on, and process-wide settings that it changes and restores: threads, TF32, generators,
+memory, signals.
 
 torch and the C library keep these for the whole process. Runs in several threads of one process share them by rules
 that leave each run's results as they would be alone:

@@ -1,7 +1,8 @@
 """The operators of the cost model, and the table of all of them.
 
-`entry` is what an operator declares: its sizes, the work that follows from them, and how it is run to be measured. The
-other files have the entries, by what operators do: `sampling`, `rows`, `neighbours`, `dense` and `reduction`. A new
+`entry` is what an operator declares: its sizes, the work that follows from them, and how it is run to be measured. It
+has the dense ones; the other files have the others, by what they do: `rows` (draws among them), `neighbours` and
+`reduction`. A new
 operator is an entry in one of them and its line in `OPERATORS`.
 """
 

@@ -1,4 +1,6 @@
-"""What an operator of the cost model declares, and the ladder of synthetic graphs that operators are measured on."""
+"""What an operator of the cost model declares, the ladder of synthetic graphs that operators are measured on, and the
+dense ones: products with weights, passes over a matrix, the loss and the optimiser's step.
+"""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,4 +1,6 @@
-"""Rows of features on their way to a batch: gathered by host or device, copied, or read from pinned memory."""
+"""What brings a batch: drawing it from neighbour lists, by one thread of the host or by a GPU, and rows of features:
+gathered by host or device, copied, or read from pinned memory.
+"""
 
 from functools import lru_cache
 

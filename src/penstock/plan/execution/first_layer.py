@@ -1,7 +1,8 @@
-"""What is done with a batch's features before the model, as operators.
+"""A batch's operators under a choice, priced by the cost model: their dependencies and what executes them.
 
-Each function here belongs to a way of `penstock.train.first_layer`: it gives the host's work ahead of the step, what is
-copied, and which operators of the first layer are done already or stay on the host.
+What is done with features before the model are functions, each of a way of `penstock.train.first_layer`: it gives the
+host's work ahead of the step, what is copied, and which operators of the first layer are done already or stay on the
+host.
 """
 
 from collections.abc import Callable, Sequence

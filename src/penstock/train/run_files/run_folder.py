@@ -1,4 +1,6 @@
-"""The run folder: the job, the metrics and the result, written as the run proceeds."""
+"""The run folder: the job, the metrics and the result, written as the run proceeds; and tables as files: predictions
+and embeddings by the extension's format, and a run's epochs as metrics.csv.
+"""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""A session with meta weights, so that its steps can be traced, and the batches of its trace."""
+"""A session with meta weights, so that its steps and validations can be traced, and the batches of its trace."""
 
 import functools
 import math
