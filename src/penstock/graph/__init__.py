@@ -3,7 +3,8 @@
 `data` is what a graph holds, `folder` its layout on disk (`schema` is its document) and `Graph`, which joins the two.
 `tables/` builds graphs from users' tables, `convert/` from other libraries' objects and files, `generate/` from
 recipes. `integrity` checks what kernels rely on and `facts` remembers it; `inspect` looks for what will hurt training.
-Everything above uses `arrays`, `documents` and `files` for files, and `hashing` for random choices. Nothing here knows about partitions, models or training.
+Everything above uses `arrays`, `documents` and `files` for files, and `hashing` for random choices. Nothing here knows
+about partitions, models or training.
 """
 
 from typing import TYPE_CHECKING

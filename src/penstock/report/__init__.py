@@ -1,8 +1,9 @@
 """Makes a run folder into a page: `report.html`, one file that works offline.
 
 `run_folder` reads the folder and its logs, also where a run is unfinished or has died; `charts` draws; `words` puts
-numbers and findings into sentences; `page` composes the page of the cards of `cards`, `cluster` and `explanations`, with the elements of `markup` and the style and script of `assets`. `gantt/` draws simulated
-timelines, and `explanations` also draws the explanation of a prediction. Nothing here writes anything but pages.
+numbers and findings into sentences; `page` composes the page of the cards of `cards`, `cluster` and `explanations`,
+with the elements of `markup` and the style and script of `assets`. `gantt/` draws simulated timelines, and
+`explanations` also draws the explanation of a prediction. Nothing here writes anything but pages.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
 """The queue: jobs that wait on disk and are trained on this machine's devices, several at once where they fit together.
 
-`database` keeps the records of jobs on disk, `folder` is the service's folder. `operations` validates
-submissions and answers users. `scheduler` starts jobs and watches them, `workers/` are the processes that train,
-`policies` choose which job is next, and `sharing` is how jobs share a device. `app` is the service's HTTP interface and
-`client` its client.
+`database` keeps the records of jobs on disk, `folder` is the service's folder. `operations` validates submissions and
+answers users. `scheduler` starts jobs and watches them, `workers/` are the processes that train, `policies` choose
+which job is next, and `sharing` is how jobs share a device. `app` is the service's HTTP interface and `client` its
+client.
 """
 
 from typing import TYPE_CHECKING

@@ -1,10 +1,10 @@
 """Tasks and flows over a network in time: predicts what a placed job will take.
 
-`workload` is what has to be done, and puts one together (`gnn` builds GNN training), `amounts` the
-seconds and bytes of each iteration, `rates/` how flows share links, `timeline` what happened when, `levels` the
-critical path and lower bounds. `engine` joins them; `document` is all of it in a file and `scenario` what a file
-describes; `engine` and `state` are kernels. Links are described in
-`penstock.hardware.machines`; `penstock.plan` decides where tasks are placed.
+`workload` is what has to be done, and puts one together (`gnn` builds GNN training), `amounts` the seconds and bytes of
+each iteration, `rates/` how flows share links, `timeline` what happened when, `levels` the critical path and lower
+bounds. `engine` joins them; `document` is all of it in a file and `scenario` what a file describes; `engine` and
+`state` are kernels. Links are described in `penstock.hardware.machines`; `penstock.plan` decides where tasks are
+placed.
 """
 
 from typing import TYPE_CHECKING

@@ -2,8 +2,7 @@
 
 `entry` is what an operator declares: its sizes, the work that follows from them, and how it is run to be measured. It
 has the dense ones; the other files have the others, by what they do: `rows` (draws among them), `neighbours` and
-`reduction`. A new
-operator is an entry in one of them and its line in `OPERATORS`.
+`reduction`. A new operator is an entry in one of them and its line in `OPERATORS`.
 """
 
 from penstock.cost.operators.entry import Operator, Rung

@@ -23,7 +23,7 @@ from penstock.pipeline.batch_rows import NO_EDGE_ROWS, BufferPool, EdgeRows
 from penstock.pipeline.stages import Stage, StageError, StagePipeline
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import unwrapping
-from penstock.sampling.device.block import on_device
+from penstock.sampling.device.block import block_on
 from penstock.store.source import ArraySource
 from penstock.traced import is_gpu
 from penstock.train.dataset.inputs import Inputs, roomy_rows
@@ -332,8 +332,8 @@ class LayerEngine:
                 x = {name: source(name, ids) for name, ids in sampled.inputs.items() if len(ids) or not skip_empty}
                 if self.edges:
                     sampled = sampled._replace(blocks=self.edges.attached(sampled.blocks))
-                if is_gpu(self._device):
-                    sampled = sampled._replace(blocks=[on_device(block, self._device) for block in sampled.blocks])
+                if is_gpu(self._device) or any(block.on_device for block in sampled.blocks):
+                    sampled = sampled._replace(blocks=[block_on(block, self._device) for block in sampled.blocks])
             return sampled, x
 
         first = list(islice(chunks, 2))
