@@ -24,9 +24,9 @@ _USES = {
 
 
 def cluster_cards(run: RunRecord) -> list[str]:
-    """The cards about a cluster."""
+    """The cards about a cluster; none for a run on one machine."""
     tasks = [mapping(task) for task in listed(run.result.get("tasks"))]
-    return [_tasks_card(run, tasks), _traffic_card(run)]
+    return [_tasks_card(run, tasks), _traffic_card(run)] if tasks else []
 
 
 def _tasks_card(run: RunRecord, tasks: list[dict[str, Any]]) -> str:

@@ -238,7 +238,7 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
         notes_card(run),
         settings_card(run, defaults),
         plan_card(run),
-        *(cluster_cards(run) if listed(run.result.get("tasks")) else []),
+        *(cluster_cards(run) if "tasks" in run.result else []),
         memory_card(run),
         whole_graph_card(run) if run.result.keys() & WHOLE_GRAPH else "",
         explanations_card(run) if "explanations" in run.result else "",
