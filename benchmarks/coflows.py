@@ -13,12 +13,12 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from penstock.simulate.engine import Simulator, with_queues
 from penstock.simulate.llm.fabric import Servers
 from penstock.simulate.llm.job import ExpertExchange, GradientReduction, LlmJob
 from penstock.simulate.llm.model import Parallelism, preset
 from penstock.simulate.llm.step import LlmStep, build_step
 from penstock.simulate.rates import COFLOW_POLICIES
+from penstock.simulate.simulation import Simulator, with_queues
 from penstock.simulate.timeline import bubble_fraction, coflow_times, step_seconds
 from products_graph import show
 

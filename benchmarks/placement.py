@@ -25,10 +25,10 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.hardware.machines import Network, racks
 from penstock.plan.placement import Budget, Evaluator, PlacementProblem, place, placement_problem
-from penstock.simulate.engine import Simulator
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.levels import lower_bound
 from penstock.simulate.rates import FLOW_POLICIES
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import Amounts, PeakToMean, Workload, draw_amounts, merge
 from products_graph import show
 

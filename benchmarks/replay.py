@@ -33,11 +33,11 @@ import psutil
 from hosts import Host, check_allowed, hosts
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.simulate.engine import Simulator, simulate, with_queues
 from penstock.simulate.llm.fabric import Servers
 from penstock.simulate.llm.job import Compute, LlmJob
 from penstock.simulate.llm.model import Model, Parallelism
 from penstock.simulate.llm.step import LlmStep, build_step
+from penstock.simulate.simulation import Simulator, simulate, with_queues
 from penstock.simulate.timeline import Timeline, coflow_times, step_seconds
 from penstock.simulate.workload import Amounts
 from products_graph import show

@@ -12,7 +12,7 @@ import typer
 
 from penstock.graph.arrays import Array
 from penstock.simulate import POLICIES, GnnJob, Network, PeakToMean, draw_amounts, gnn_workload, lower_bound, star
-from penstock.simulate.engine import Simulator
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import Workload
 from products_graph import show
 

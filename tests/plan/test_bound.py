@@ -11,7 +11,7 @@ from penstock.plan.comparison import Comparison, draw_iterations
 from penstock.plan.document import CARRIED_OUT
 from penstock.plan.placement import PlacedUnits, PlacementProblem
 from penstock.plan.workloads.mini_batch import mini_batch_template
-from penstock.simulate.engine import Simulator
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import Quantiles
 from plan_profiles import comparison, machines_of_rates, mini_batch, profile_of
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.pipeline.stages import Stage, StagePipeline
 from penstock.plan.comparison import pace
 from penstock.plan.workloads.mini_batch import MiniBatchExecution, mini_batch_template
-from penstock.simulate.engine import simulate
+from penstock.simulate.simulation import simulate
 from plan_profiles import machines_of_rates, mini_batch, profile_of
 from refusals import refused
 

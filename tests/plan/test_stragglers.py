@@ -13,7 +13,7 @@ from penstock.plan.comparison import Comparison
 from penstock.plan.placement import Budget
 from penstock.plan.stragglers import check_slow, epoch_p95, network_changes, parsed_slow, slow_changes
 from penstock.progress import SILENT
-from penstock.simulate.engine import Simulator
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import draw_amounts
 from plan_profiles import comparison, machines_of_rates, mini_batch, profile_of
 from refusals import refused

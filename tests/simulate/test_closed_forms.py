@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.simulate import POLICIES, GnnJob, critical_path, gnn_workload, lower_bound, racks, simulate, star
-from penstock.simulate.engine import Simulator
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import WorkloadBuilder, merge
 
 ALL = pytest.mark.parametrize("policy", POLICIES)

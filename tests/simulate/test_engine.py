@@ -10,8 +10,8 @@ from plain_simulator import simulate_plainly
 from small_jobs import many_flows, random_case
 
 from penstock.simulate import POLICIES, PeakToMean, critical_path, draw_amounts, lower_bound, simulate
-from penstock.simulate.engine import Simulator
 from penstock.simulate.rates import FLOW_POLICIES
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.state import PRIORITY, RatePolicy, terms_of
 
 SEEDS = st.integers(0, 10**6)

@@ -9,8 +9,9 @@ from small_jobs import random_case
 
 from penstock.simulate import POLICIES, GnnJob, PeakToMean, draw_amounts, gnn_workload, lower_bound, racks, star
 from penstock.simulate.document import GnnDocument
-from penstock.simulate.engine import Executor, Simulator
+from penstock.simulate.engine import Executor
 from penstock.simulate.rates import FLOW_POLICIES
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.state import PRIORITY, PROPORTIONAL
 from penstock.simulate.symmetry import quotient_of
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from penstock.simulate import GnnJob, PeakToMean, draw_amounts, gnn_workload, lower_bound, star
-from penstock.simulate.engine import Simulator
 from penstock.simulate.levels import chain_alone, chain_crowded, largest_degree
+from penstock.simulate.simulation import Simulator
 
 PLACEMENTS = 250
 

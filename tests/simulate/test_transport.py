@@ -14,8 +14,9 @@ from penstock.hardware.cluster import Background, ClusterDocument, TransportOpti
 from penstock.hardware.machines import machines_of, racks, star, with_estimated_tenants
 from penstock.simulate import POLICIES, critical_path, lower_bound, simulate
 from penstock.simulate.document import WorkloadDocument
-from penstock.simulate.engine import Executor, Simulator
+from penstock.simulate.engine import Executor
 from penstock.simulate.scenario import build_scenario
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.transport import hashed_again
 from penstock.simulate.workload import WorkloadBuilder
 

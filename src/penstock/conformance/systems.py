@@ -36,7 +36,7 @@ _SLACK = 1 + 1e-6
 def check_rate_policy(policy: "RatePolicy", cases: int = 5) -> None:
     """Check that all bytes arrive, links stay within capacity, no run beats the lower bound, and each run repeats."""
     from penstock.simulate import lower_bound
-    from penstock.simulate.engine import Simulator
+    from penstock.simulate.simulation import Simulator
 
     for seed in range(cases):
         load, network, placement, amounts = _small_workload(seed)

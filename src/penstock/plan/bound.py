@@ -15,8 +15,8 @@ from scipy.sparse import coo_array, csr_array
 from penstock.graph.arrays import Array
 from penstock.plan.placement import PlacementProblem
 from penstock.plan.placement.packing import fits
-from penstock.simulate.engine import Simulator
 from penstock.simulate.levels import durations_alone, heads
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.state import Case, carried_by
 from penstock.simulate.workload import Amounts
 

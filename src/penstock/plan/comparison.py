@@ -20,8 +20,8 @@ from penstock.plan.placement import Budget, Evaluator, PlacedUnits, PlacementPro
 from penstock.plan.placement.evaluator import Walks
 from penstock.plan.workloads import ExecutionWorkload
 from penstock.progress import Progress
-from penstock.simulate.engine import Simulator
 from penstock.simulate.levels import gap_of
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Amounts, Spread, Workload, draw_amounts
 

@@ -2,7 +2,7 @@
 
 `workload` is what has to be done, and puts one together (`gnn` builds GNN training), `amounts` the seconds and bytes of
 each iteration, `rates/` how flows share links, `timeline` what happened when, `levels` the critical path and lower
-bounds. `engine` joins them; `document` is all of it in a file and `scenario` what a file describes; `engine` and
+bounds. `simulation` joins them; `document` is all of it in a file and `scenario` what a file describes; `engine` and
 `state` are kernels. Links are described in `penstock.hardware.machines`; `penstock.plan` decides where tasks are
 placed.
 """
@@ -13,10 +13,10 @@ from penstock.registry import lazy_names
 
 if TYPE_CHECKING:
     from penstock.hardware.machines import Network, racks, star
-    from penstock.simulate.engine import simulate
     from penstock.simulate.gnn import GnnJob, gnn_workload
     from penstock.simulate.levels import CriticalStep, Pace, critical_path, gap_of, lower_bound
     from penstock.simulate.rates import POLICIES
+    from penstock.simulate.simulation import simulate
     from penstock.simulate.timeline import Timeline
     from penstock.simulate.workload import PeakToMean, draw_amounts
 

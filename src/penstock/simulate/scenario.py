@@ -10,10 +10,10 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.hardware.machines import Network, racks, taken_of
 from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDocument
-from penstock.simulate.engine import Simulator, simulate, with_queues
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.llm.document import LlmDocument
 from penstock.simulate.llm.step import DELAYS, build_step
+from penstock.simulate.simulation import Simulator, simulate, with_queues
 from penstock.simulate.state import RatePolicy
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Amounts, Item, PeakToMean, Workload, WorkloadBuilder, draw_amounts, merge

@@ -8,8 +8,8 @@ from penstock.hardware.machines import star
 from penstock.plan.placement import Evaluator
 from penstock.plan.placement.problem import move, over_use, walk_from
 from penstock.plan.placement.search import constructions
-from penstock.simulate.engine import Simulator
 from penstock.simulate.levels import chain_crowded
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import PeakToMean, WorkloadBuilder, draw_amounts
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from penstock.hardware.machines import star
-from penstock.simulate.engine import Simulator, with_queues
 from penstock.simulate.llm.fabric import Servers
 from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob
 from penstock.simulate.llm.model import Model, Parallelism
@@ -14,6 +13,7 @@ from penstock.simulate.llm.step import LlmStep, build_step
 from penstock.simulate.rates.compression import compressed
 from penstock.simulate.rates.policies import model_ranks, slack_orders
 from penstock.simulate.scenario import Scenario
+from penstock.simulate.simulation import Simulator, with_queues
 from penstock.simulate.timeline import exposed_seconds, step_seconds
 from penstock.simulate.workload import WorkloadBuilder, draw_amounts
 from refusals import refused

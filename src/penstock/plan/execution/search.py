@@ -26,7 +26,7 @@ from penstock.plan.execution.first_layer import (
     lane_network,
     rows_of_place,
 )
-from penstock.simulate.engine import simulate
+from penstock.simulate.simulation import simulate
 from penstock.simulate.workload import Item, WorkloadBuilder
 
 # The seconds of a batch in a sequence of many, by simulation; and what limits them.

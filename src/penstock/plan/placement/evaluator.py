@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, over_use, tables_of, walk_from
-from penstock.simulate.engine import Simulator
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.state import RatePolicy
 from penstock.simulate.workload import Amounts, draw_amounts
 

@@ -32,7 +32,7 @@ from penstock.plan.workloads.whole_section import (
     message_cost,
     operator_name,
 )
-from penstock.simulate.engine import Simulator
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import Item, Workload, WorkloadBuilder
 
 # One step on the whole graph as a workload: bins forward and backward, rows and gradients between workers, sums. A

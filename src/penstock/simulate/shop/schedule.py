@@ -13,8 +13,8 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument
 from penstock.hardware.machines import star
-from penstock.simulate.engine import simulate
 from penstock.simulate.shop.shop import Shop, best_route
+from penstock.simulate.simulation import simulate
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Item, WorkloadBuilder
 
