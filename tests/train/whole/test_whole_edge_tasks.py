@@ -21,7 +21,7 @@ from training_graphs import (
 )
 
 ROUNDING = 2e-5
-WHOLE = {"sampler": "whole", "layers": 2, "epochs": 5, "evaluate_every": 0, "hidden": 16, "rank_against": 20}
+WHOLE = {"sampler": "whole", "layers": 2, "epochs": 3, "evaluate_every": 0, "hidden": 16, "rank_against": 20}
 LINKS = {"task": "link-prediction"}
 EDGES = {"task": "edge-classification", "label": "kind"}
 NUMBERS = {"task": "edge-regression", "label": "score"}

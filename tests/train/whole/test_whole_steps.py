@@ -14,7 +14,7 @@ from training_graphs import (
 )
 
 ROUNDING = 2e-5
-WHOLE = {"sampler": "whole", "layers": 2, "epochs": 6, "evaluate_every": 0, "hidden": 16}
+WHOLE = {"sampler": "whole", "layers": 2, "epochs": 3, "evaluate_every": 0, "hidden": 16}
 
 
 def losses(run):
