@@ -215,7 +215,7 @@ def test_gradients_of_layers_may_be_summed_while_earlier_ones_run(monkeypatch, n
     monkeypatch.setattr(ThreadWorkers, "start_sum", lambda *given: (begun.append(len(given[1])), start(*given)))
     assert losses_of(graph, 3, **fields) == expected
     # Of the last two layers, whose weights and biases come with two numbers for each column where rows are normalised.
-    assert sorted(set(begun)) == ([2] if norm == "none" else [2, 4]) and len(begun) == 3 * 2 * 4
+    assert sorted(set(begun)) == ([2] if norm == "none" else [2, 4]) and len(begun) == 3 * 2 * 3
 
 
 def test_rows_leave_bin_by_bin_or_a_layer_at_once():
