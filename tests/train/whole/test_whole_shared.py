@@ -184,7 +184,7 @@ def test_what_workers_cannot_do_is_refused(fields, why):
 def test_several_steps_an_epoch():
     graph = community_graph(120)
     expected = losses_of(graph, 1, bins=1, steps_per_epoch=3)
-    assert len(expected) == 12
+    assert len(expected) == 9
     np.testing.assert_allclose(losses_of(graph, 2, bins=3, steps_per_epoch=3), expected, rtol=ROUNDING)
 
 
