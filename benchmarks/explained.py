@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from clusters import result_of, trained
 from penstock.partition import Cut, cut, open_partition
@@ -241,7 +241,7 @@ def paired(differences: list[float]) -> tuple[float, float | None]:
     mean = statistics.mean(differences)
     if len(differences) < 2:
         return round(mean, 2), None
-    half = student.ppf(0.975, len(differences) - 1) * statistics.stdev(differences) / math.sqrt(len(differences))
+    half = float(stdtrit(len(differences) - 1, 0.975)) * statistics.stdev(differences) / math.sqrt(len(differences))
     return round(mean, 2), round(float(half), 2)
 
 

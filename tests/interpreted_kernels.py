@@ -65,6 +65,7 @@ def launch_faster() -> None:
     _replace_language_once(recordings)
     _record_functions(recordings)
     _remember_arguments()
+    _launch_where_they_are()
     _remember_types()
     _broadcast_less()
 
@@ -227,6 +228,30 @@ def _remember_arguments() -> None:
 
     known = {"getfullargspec": spec_of, "getcallargs": call_arguments}
     interpreter.inspect = SimpleNamespace(**{**vars(inspect), **known})
+
+
+def _launch_where_they_are() -> None:
+    """Let kernels work on the host's tensors themselves, and find out their types and constants once.
+
+    The interpreter copies a GPU's tensors to the host and back; of the host's it would copy each onto itself.
+    """
+    from triton import language
+    from triton.runtime import interpreter
+
+    executor, constants, types = interpreter.GridExecutor, {}, functools.cache(language.str_to_ty)
+    made, of_name = executor.__init__, language.str_to_ty
+
+    def init_executor(self, fn, arg_names, grid, pre_run_hooks=()):
+        if fn not in constants:
+            made(self, fn, arg_names, grid, pre_run_hooks)
+            constants[fn] = frozenset(self.constexprs)
+        self.fn, self.arg_names, self.grid, self.pre_run_hooks = fn, arg_names, grid, pre_run_hooks
+        self.constexprs = constants[fn]
+
+    executor.__init__ = init_executor
+    executor._init_args_hst = lambda self, given, named: (given, named)
+    executor._restore_args_dev = lambda self, *_: None
+    language.str_to_ty = lambda name, c: types(name, c) if type(name) is str and c is None else of_name(name, c)
 
 
 def _broadcast_less() -> None:

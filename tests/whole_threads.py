@@ -164,7 +164,7 @@ class ThreadGroup:
         return self.workers
 
 
-def train_in_threads(graph, world, epochs=4, idle=(), prepare=id, **fields):
+def train_in_threads(graph, world, epochs=3, idle=(), prepare=id, **fields):
     """Every worker's losses by step, weights at the end, facts and bytes received, and the hub.
 
     `prepare` may change a worker's session before it trains.

@@ -153,12 +153,13 @@ def ranges(total: int, size: int) -> Iterator[tuple[int, int]]:
 def map_blocks(
     work: Callable[[int, int], BlockResult], total: int, size: int, threads: int | None = None
 ) -> Iterator[BlockResult]:
-    """`work(start, stop)` of every block, in order, with at most two blocks per thread in progress.
+    """`work(start, stop)` of every block, in order, with at most two blocks per thread in progress; a single block is
+    worked on by the caller's thread.
 
     `work` should spend its time in kernels that release the interpreter lock.
     """
     threads = threads or default_threads()
-    if threads == 1:
+    if threads == 1 or total <= size:
         for start, stop in ranges(total, size):
             yield work(start, stop)
         return

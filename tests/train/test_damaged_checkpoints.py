@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import zipfile
 
 import numpy as np
@@ -34,10 +35,17 @@ def graph():
     return community_graph()
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of two epochs with several checkpoints, which no test changes."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return trained(community_graph(), folder, checkpoint_steps=3, keep_checkpoints=3, hidden=1024).path
+
+
 @pytest.fixture
-def run(graph, tmp_path):
-    """A run of two epochs with several checkpoints."""
-    return trained(graph, tmp_path / "run", checkpoint_steps=3, keep_checkpoints=3, hidden=1024).path
+def run(finished, tmp_path):
+    """A copy of that run, for one test."""
+    return shutil.copytree(finished, tmp_path / "run")
 
 
 def steps_of(run):

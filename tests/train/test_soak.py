@@ -37,11 +37,11 @@ def test_nothing_grows(tmp_path, monkeypatch):
     trained(graph, tmp_path / "warm")
     gc.collect()
     threads, files = threading.active_count(), open_files()
-    fields = {"sample_threads": 2, "gather_threads": 2, "checkpoint_steps": 20, "evaluate_every": 10}
-    trained(graph, tmp_path / "run", epochs=50, progress=watch, **fields)
-    assert len(watch.threads) == 50
+    fields = {"sample_threads": 2, "gather_threads": 2, "checkpoint_steps": 20, "evaluate_every": 6}
+    trained(graph, tmp_path / "run", epochs=30, progress=watch, **fields)
+    assert len(watch.threads) == 30
     # Towards the end, stages that have no more batches to prepare end before the others.
-    assert len(set(watch.threads[:40])) == 1
+    assert len(set(watch.threads[:24])) == 1
     assert max(watch.threads) == watch.threads[0]
     assert len(set(watch.files)) == 1
     # As many buffers as batches can hold at once: 2 + 2 threads and depths of 2 + 1, and the one that is computed.

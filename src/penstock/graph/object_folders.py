@@ -225,6 +225,8 @@ class ObjectFolder:
     @classmethod
     def of(cls, path: Path) -> "ObjectFolder | None":
         """The folder of whose copy a path is, or in whose copy it lies."""
+        if "copy" not in path.parts:  # asked at every line of a log; finding the cache takes system calls
+            return None
         objects = copies_folder()
         if not path.is_relative_to(objects) or path == objects:
             return None
@@ -678,7 +680,7 @@ def _files(folder: Path) -> dict[str, tuple[int, int]]:
 
 def _is_dispensable(place: Path) -> bool:
     """Whether a copy has nothing that was not sent. An import that goes on after a kill lies beside its folder."""
-    folder = ObjectFolder.of(place)
+    folder = ObjectFolder.of(place / "copy")
     if folder is None or {name: each[:2] for name, each in folder._known().items()} != _files(folder.local):
         return False
     return not any(each.name.startswith(".") for each in (place / "copy").iterdir())

@@ -542,6 +542,32 @@ class WorkloadBuilder:
             self.wait(item, item, 1)
         return item
 
+    def chain(
+        self,
+        source: Item,
+        targets: Sequence[Item],
+        sizes: Sequence[float],
+        kinds: Sequence[str],
+        names: Sequence[str],
+        after: Sequence[Item],
+    ) -> tuple[Item, Item]:
+        """Add flows from one task that run one after the other, the first when all of `after` have ended; the first and
+        the last of them. They wait for nothing else, and no target waits for them.
+        """
+        count, first = len(targets), len(self._flows.names)
+        titles, numbers = self._tasks.names, [target.number for target in targets]
+        columns = (
+            names, kinds, [source.number] * count, numbers, sizes,
+            [self._coflow(f"to {titles[number]} after 0") for number in numbers], [0] * count, [0] * count,
+        )  # fmt: skip
+        for column, values in zip(self._flows, columns, strict=True):
+            column.extend(values)
+        begin, last = Item(True, first), Item(True, first + count - 1)
+        for before in after:
+            self.wait(before, begin)
+        self._waits.extend((-1 - number, -2 - number, 0) for number in range(first, last.number))
+        return begin, last
+
     def add_flows(
         self,
         sources: Array,

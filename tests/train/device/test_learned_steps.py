@@ -97,8 +97,8 @@ def graph():
     "fields",
     [
         {},
-        {"embedding_optimiser": "adagrad", "model": "gcn"},
-        {"embedding_optimiser": "dense-adam", "clip": 0.05},
+        {"embedding_optimiser": "adagrad", "model": "gcn", "epochs": 1},
+        {"embedding_optimiser": "dense-adam", "clip": 0.05, "epochs": 1},
         # Attention and links learn rows below, in graphs of several types.
         pytest.param({"model": "gat", "heads": 2, "clip": 0.05, **FEWER}, marks=pytest.mark.long),
         pytest.param({"task": "link-prediction", "batch_size": 150, **FEWER}, marks=pytest.mark.long),
@@ -169,8 +169,9 @@ TYPED = {
         "bases": 2,
         "fanouts": [3, {"author__writes__paper": 2, "paper__by__author": 2, "paper__cites__paper": 1}],
         "embedding_optimiser": "adagrad",
+        "epochs": 1,
     },
-    "sum": {"model": "sage", "aggregate": "sum", "replace": True, "clip": 0.2},
+    "sum": {"model": "sage", "aggregate": "sum", "replace": True, "clip": 0.2, "epochs": 1},
     "gat": {"model": "gat", "heads": 2, "attention_dropout": 0.2, "norm": "layer", "residual": True},
     "hgt": {"model": "hgt", "heads": 2, "attention_dropout": 0.2, "dropout": 0.2, "input_dropout": 0.1, **FEWER},
     "whole lists": {
@@ -211,7 +212,7 @@ def test_several_types_learn_what_the_host_learns(typed, name):
 def test_several_types_that_lack_room_are_drawn_again(typed):
     from penstock.train.device.decision import device_program
 
-    fields = {"batch_size": 16, "model": "rgcn"}
+    fields = {"batch_size": 16, "model": "rgcn", "epochs": 1}
     usual = session_of(typed, **fields)
     expected, room = learned(usual), usual.execution.placed.room
     small = Room(

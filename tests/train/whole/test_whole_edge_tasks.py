@@ -21,7 +21,7 @@ from training_graphs import (
 )
 
 ROUNDING = 2e-5
-WHOLE = {"sampler": "whole", "layers": 2, "epochs": 5, "evaluate_every": 0, "hidden": 16, "rank_against": 20}
+WHOLE = {"sampler": "whole", "layers": 2, "epochs": 3, "evaluate_every": 0, "hidden": 16, "rank_against": 20}
 LINKS = {"task": "link-prediction"}
 EDGES = {"task": "edge-classification", "label": "kind"}
 NUMBERS = {"task": "edge-regression", "label": "score"}
@@ -105,7 +105,7 @@ def test_numbers_of_edges(tmp_path, monkeypatch, loss, bins):
 
 def test_several_steps_have_supervised_edges_each(tmp_path):
     run = trained(community_graph(), tmp_path / "run", **{**WHOLE, **LINKS, "steps_per_epoch": 3, "bins": 2})
-    assert max(line["step"] for line in lines_of(run.path) if line["kind"] == "epoch") == 15
+    assert max(line["step"] for line in lines_of(run.path) if line["kind"] == "epoch") == 9
 
 
 def test_what_was_supervised_is_in_the_result(tmp_path):

@@ -14,7 +14,7 @@ from penstock.train.job import make_job
 from penstock.train.whole.memory import Decision
 from training_graphs import community_graph, typed_graph
 
-EPOCHS = 10
+EPOCHS = 5
 MANY = "gcn", "gat"
 """Models whose many bins are tested often."""
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-4}

@@ -19,7 +19,7 @@ from refusals import refused
 from training_graphs import community_graph, typed_graph
 
 ROUNDING = 2e-5
-WHOLE = {"sampler": "whole", "layers": 3, "hidden": 8, "threads": 1, "dropout": 0.3, "device": "cpu", "epochs": 5}
+WHOLE = {"sampler": "whole", "layers": 3, "hidden": 8, "threads": 1, "dropout": 0.3, "device": "cpu", "epochs": 3}
 
 
 def session_of(graph=None, bins=4, in_place=True, **fields):

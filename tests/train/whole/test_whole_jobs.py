@@ -8,7 +8,7 @@ from penstock.train.whole.steps import WHOLE as SUPPORT
 from refusals import refused
 from training_graphs import community_graph, facts_of, lines_of, lists_of, trained, typed_graph
 
-WHOLE = {"sampler": "whole", "layers": 2, "epochs": 5, "evaluate_every": 0, "hidden": 16}
+WHOLE = {"sampler": "whole", "layers": 2, "epochs": 3, "evaluate_every": 0, "hidden": 16}
 
 
 def losses(run):

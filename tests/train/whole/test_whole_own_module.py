@@ -18,7 +18,7 @@ from penstock.train.whole.traced import traced_host_steps
 from refusals import refused
 from training_graphs import community_graph, lines_of, trained, typed_graph
 
-WHOLE = {"sampler": "whole", "layers": 2, "epochs": 5, "evaluate_every": 0, "hidden": 16}
+WHOLE = {"sampler": "whole", "layers": 2, "epochs": 3, "evaluate_every": 0, "hidden": 16}
 CODE = '''
 import torch
 

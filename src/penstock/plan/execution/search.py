@@ -125,19 +125,18 @@ class _Batches:
 
     def _stage(self, number: int, operators: Sequence[BatchOperator], after: Sequence[Item]) -> _Stage:
         """Add operators one after the other, beginning when all of `after` have ended."""
-        flows = list[Item]()
-        for place, each in enumerate(operators):
+        for each in operators:
             if each.lane not in self._places:
                 self._places[each.lane] = self.builder.task(each.lane.title, "lane", 0.0)
-            size = each.seconds * (each.lane.cores if CORES in each.lane.resources else 1.0) * UNITS
-            item = self.builder.flow(
-                self._start, self._places[each.lane], size, each.name, follows_itself=False, waits_for_source=False,
-                awaited_by_target=False, name=f"{each.lane.name} {place} of batch {number}: {each.name}",
-            )  # fmt: skip
-            for before in flows[-1:] or after:
-                self.builder.wait(before, item)
-            flows.append(item)
-        return _Stage(flows[0], flows[-1])
+        chain = self.builder.chain(
+            self._start,
+            [self._places[each.lane] for each in operators],
+            [each.seconds * (each.lane.cores if CORES in each.lane.resources else 1.0) * UNITS for each in operators],
+            [each.name for each in operators],
+            [f"{each.lane.name} {place} of batch {number}: {each.name}" for place, each in enumerate(operators)],
+            after,
+        )
+        return _Stage(*chain)
 
     def _wait_for_lanes(self) -> None:
         """A stage, or a drawing thread, begins a batch when it has ended the last one."""

@@ -255,8 +255,10 @@ class Engine:
 
         if not self.source.can_skip:
             return
-        self.source.idle()
-        self._runner.warm_up(once, _WARM_UPS)
+        if self._runner.records or turn is self.turns[0]:
+            # What is not recorded needs its first step alone, in which the optimiser makes its state.
+            self.source.idle()
+            self._runner.warm_up(once, _WARM_UPS)
         if self.source.is_drawn:
             turn.draw = self._runner.record(partial(self._draw, turn), self._drawing)
 
