@@ -88,7 +88,7 @@ def test_training_does_not_import_the_compiler(tmp_path):
     """Nothing is compiled, so torch's compiler is not loaded; neither is what other sources of graphs need."""
     community_graph().save(tmp_path / "graph")
     few = "--fanouts 4,3 --hidden 8 --epochs 2 --device cpu --threads 1"
-    watched = ["torch._dynamo", "torch", "scipy.sparse", "networkx", "mtkahypar", "ray", "zmq"]
+    watched = ["torch._dynamo", "torch", "scipy.sparse", "pyarrow.compute", "networkx", "mtkahypar", "ray", "zmq"]
     train = f"train --graph {tmp_path / 'graph'} --run {tmp_path / 'run'} {few} --checkpoint-steps 1 --json"
     _, imported = run_watched(watched, train, f"train --resume {tmp_path / 'run'} --epochs 3 --json")
     assert imported == ["torch"]
