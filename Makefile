@@ -50,7 +50,7 @@ test-browser: env
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python tests/type_check.py
 	$(BIN)/lint-imports
 	$(BIN)/python tests/structure.py
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import NoReturn
 
-from penstock import kernels
+from penstock import kernels, registry
 from penstock.cli import main as run_the_command_line
 from penstock.cluster.launch import local
 from penstock.cluster.tasks.__main__ import main as run_task
@@ -215,10 +215,11 @@ def forked_command(*arguments, cwd=None, env=None, timeout=300) -> subprocess.Co
 
 
 def _import_everything() -> None:
-    """Import what tasks and commands import, and load kernels."""
+    """Import what tasks and commands import, look for plug-ins of installed packages, and load kernels."""
     for name in _IMPORTED:
         importlib.import_module(name)
     warm.import_everything()
+    registry.plugins("penstock.partitioners")
     _load_kernels()
 
 
@@ -288,6 +289,8 @@ def _program_status(words: list[str], more: list[int]) -> int:
     if words[0] == "warm":
         warm.run(*more)
         return 0
+    if words[0] == "python":
+        registry.look_again()  # It may have installed some itself.
     with _tasks_forked_from_here():
         try:
             if words[0] == "python":

@@ -318,7 +318,7 @@ def test_memory_of_writing_parts_is_bounded(features, tmp_path):
     from penstock import EdgeSet, NodeSet
     from penstock.graph.csr import build_lists
 
-    count, edges = (200_000, 2_000_000) if features else (500_000, 10_000_000)
+    count, edges = (200_000, 2_000_000) if features else (250_000, 5_000_000)
     indptr, indices, _ = build_lists(rng.integers(0, count, edges), rng.integers(0, count, edges), count, count)
     nodes = NodeSet(count, {"x": rng.random((count, features), np.float32)} if features else {})
     big = Graph({"v": nodes}, {("v", "e", "v"): EdgeSet(indptr, indices)}).save(tmp_path / "big")

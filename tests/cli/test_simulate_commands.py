@@ -217,8 +217,14 @@ def test_the_times_of_every_coflow_of_a_workload(monkeypatch, capsys, tmp_path):
 
 def test_matchings_that_cost_more_than_they_save_are_said_to(monkeypatch, capsys, tmp_path):
     mixtral = (EXAMPLES / "mixtral.yaml").read_text().replace("nics: 1, nic_gbps: 100", "nics: 8, nic_gbps: 400")
-    # A quarter of the layers, so that it is soon done.
-    mixtral = mixtral.replace("model: mixtral-8x7b", "model: {preset: mixtral-8x7b, layers: 8}")
+    # A sixteenth of the layers on a quarter of the GPUs, so that it is soon done.
+    for whole, part in (
+        ("model: mixtral-8x7b", "model: {preset: mixtral-8x7b, layers: 2}"),
+        ("pipeline: 8", "pipeline: 2"),
+        ("count: 128", "count: 32"),
+    ):
+        assert whole in mixtral
+        mixtral = mixtral.replace(whole, part)
     for schedule in ("bvn", "fair"):
         path = tmp_path / f"{schedule}.yaml"
         path.write_text(mixtral.replace("schedule: bvn", f"schedule: {schedule}"))

@@ -126,12 +126,19 @@ def traced_peak(partition, job, folder):
         return kept, most
 
 
+@pytest.fixture(scope="module")
+def partitions(tmp_path_factory):
+    """Partitions of graphs by the count of their vertices."""
+    counts = (SMALL, SMALL + 1, LARGE)
+    return {count: made_partition(tmp_path_factory.mktemp("parts") / str(count), count)[0] for count in counts}
+
+
 @pytest.mark.parametrize(
     "fields",
     [{}, {"sampler": "labor"}, {"time": "t", "seed_time": "when"}],
     ids=["neighbour", "labor", "times"],
 )
-def test_no_array_of_all_vertices(tmp_path, monkeypatch, fields):
+def test_no_array_of_all_vertices(partitions, tmp_path, monkeypatch, fields):
     """Blocks, and tables that do not depend on the batch, are small here so that they do not hide one."""
     for place, name, size in (
         (cut_graph, "_COLUMN", 1 << 14),
@@ -140,8 +147,7 @@ def test_no_array_of_all_vertices(tmp_path, monkeypatch, fields):
     ):
         monkeypatch.setattr(place, name, size)
     found = {}
-    for count in (SMALL, SMALL + 1, LARGE):
-        partition, _ = made_partition(tmp_path / f"parts-{count}", count)
+    for count, partition in partitions.items():
         options = {"batch_size": 64, "hidden": 8, "fanouts": [3, 3], "model": "sage", **fields}
         job = make_job({"graph": str(partition.path), **options})
         # The first one is for what only a process's first session takes.

@@ -1,11 +1,10 @@
 """Hosts in a box: separate, limited, cleaned up after; and a run over them."""
 
 import os
-import signal
 import socket
-import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -13,6 +12,7 @@ import pytest
 
 from boxed_hosts import boxed, hosts_or_skip, resent_bytes
 from cluster_runs import cluster_file, in_parts, result_of, run_on
+from forks import ForkedProgram
 from penstock.cluster import run
 from training_graphs import community_graph
 
@@ -55,19 +55,30 @@ def test_links_are_limited_and_counted_and_gone_at_the_end():
     assert not namespaces_of(os.getpid())
 
 
+MAKER = """
+import sys, time
+sys.path.append({folder!r})
+import hosts
+with hosts.hosts([10, 10]):
+    print("made", flush=True)
+    time.sleep(600)
+"""
+
+
 def test_what_a_killed_process_left_is_removed():
     with hosts_or_skip([10]):
         pass
-    script = "import hosts, time\nwith hosts.hosts([10, 10]):\n print('made', flush=True)\n time.sleep(600)"
-    command = [sys.executable, "-c", script]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(boxed.__file__).parent)
-    with child:
-        assert child.stdout is not None and child.stdout.readline() == "made\n"
+    child = ForkedProgram(["python", MAKER.format(folder=str(Path(boxed.__file__).parent))])
+    try:
+        while child.said()[0] != "made\n":
+            assert child.poll() is None, child.said()
+            time.sleep(0.02)
         # Not while their maker lives.
         boxed.remove_leftovers()
         assert len(namespaces_of(child.pid)) == 3
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+    finally:
+        child.kill()
+        child.communicate()
     assert len(namespaces_of(child.pid)) == 3
     boxed.remove_leftovers()
     assert not namespaces_of(child.pid)

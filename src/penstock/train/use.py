@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from pyarrow import compute
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array, mapped_file
@@ -294,6 +293,8 @@ def _rows_with(nodes: NodeSet, ids: Any, node_type: str) -> Array:
             " those.",
             code="wrong-type",
         ) from None
+    from pyarrow import compute  # which programs that only train need not wait for
+
     rows = compute.index_in(asked, value_set=known)
     if rows.null_count:
         missing = asked[compute.index(rows.is_null(), True).as_py()]

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -127,6 +128,46 @@ def _tables(bench: Workbench, kind: str) -> None:
     bench.table("has.csv", {"a": rng.choice(named, EDGES), "b": tags})
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`made(bench, kind, name)` puts tables and a spec into a folder: the spec, and what one machine makes of them."""
+    known = dict[tuple[str, str], tuple[Path, dict[str, str]]]()
+
+    def copied(bench: Workbench, kind: str, name: str) -> tuple[Path, dict[str, str]]:
+        if (kind, name) not in known:
+            first = Workbench(tmp_path_factory.mktemp("made"))
+            _tables(first, kind)
+            import_tables(first.spec(*SPECS[name]), first.out)
+            known[kind, name] = first.folder, _digests(first.out)
+            shutil.rmtree(first.out)
+        folder, digests = known[kind, name]
+        shutil.copytree(folder, bench.folder, dirs_exist_ok=True)
+        return bench.folder / "spec.yaml", digests
+
+    return copied
+
+
+_tasks_of_all: list[ShardTask] = []
+
+
+@pytest.fixture
+def tasks_of_all(tmp_path_factory, small, made) -> list[ShardTask]:
+    """The tasks of an import that is not stopped; it runs once."""
+    if _tasks_of_all:
+        return _tasks_of_all
+    bench, tasks_of_all = Workbench(tmp_path_factory.mktemp("tasks")), list[ShardTask]()
+    spec, digests = made(bench, "strings", "several types")
+
+    def counting(function, tasks):
+        tasks_of_all.extend(tasks := list(tasks))
+        return map(function, tasks)
+
+    _divided(spec, bench.out, counting)
+    assert _digests(bench.out) == digests
+    _tasks_of_all.extend(tasks_of_all)
+    return tasks_of_all
+
+
 def _digests(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -144,10 +185,8 @@ def _divided(spec: Path, out: Path, mapped=map, progress: Progress | None = None
         for name in SPECS
     ],
 )
-def test_the_graph_is_that_of_one_machine(bench: Workbench, kind, name) -> None:
-    _tables(bench, kind)
-    spec = bench.spec(*SPECS[name])
-    import_tables(spec, bench.out)
+def test_the_graph_is_that_of_one_machine(bench: Workbench, made, kind, name) -> None:
+    spec, expected = made(bench, kind, name)
     ran = []
 
     def last_first(function, tasks):
@@ -157,7 +196,7 @@ def test_the_graph_is_that_of_one_machine(bench: Workbench, kind, name) -> None:
         return reversed([function(each) for each in reversed(tasks)])
 
     _divided(spec, bench.folder / "divided", last_first)
-    assert _digests(bench.folder / "divided") == _digests(bench.out)
+    assert _digests(bench.folder / "divided") == expected
     assert all(ran.count(function) > 1 for function in ("resolve", "divide", "sort"))
     assert not list(bench.folder.glob(".*"))
 
@@ -166,11 +205,9 @@ def _as_text(given):
     return json.loads(json.dumps(given))
 
 
-def test_tasks_that_run_twice_change_nothing(bench: Workbench) -> None:
+def test_tasks_that_run_twice_change_nothing(bench: Workbench, made) -> None:
     """As where the node of a task is lost, or only seemed to be."""
-    _tables(bench, "strings")
-    spec = bench.spec(*SPECS["several types"])
-    import_tables(spec, bench.out)
+    spec, expected = made(bench, "strings", "several types")
 
     def twice(function, tasks):
         for task in tasks:
@@ -178,23 +215,14 @@ def test_tasks_that_run_twice_change_nothing(bench: Workbench) -> None:
             yield function(task)
 
     _divided(spec, bench.folder / "divided", twice)
-    assert _digests(bench.folder / "divided") == _digests(bench.out)
+    assert _digests(bench.folder / "divided") == expected
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.97, pytest.param(0.3, marks=pytest.mark.long)])
-def test_an_import_that_was_stopped_goes_on(bench: Workbench, share) -> None:
+def test_an_import_that_was_stopped_goes_on(bench: Workbench, made, tasks_of_all, share) -> None:
     """Whatever it has written besides is left alone or written again."""
-    _tables(bench, "strings")
-    spec = bench.spec(*SPECS["several types"])
-    import_tables(spec, bench.out)
-    divided, tasks_of_all, left = bench.folder / "divided", [], []
-
-    def counting(function, tasks):
-        tasks_of_all.extend(tasks := list(tasks))
-        return map(function, tasks)
-
-    _divided(spec, bench.folder / "whole", counting)
-    left.append(int(len(tasks_of_all) * share))
+    spec, expected = made(bench, "strings", "several types")
+    divided, left = bench.folder / "divided", [int(len(tasks_of_all) * share)]
 
     def stopping(function, tasks):
         for task in tasks:
@@ -214,16 +242,14 @@ def test_an_import_that_was_stopped_goes_on(bench: Workbench, share) -> None:
         return map(function, tasks)
 
     _divided(spec, divided, rest, notes)
-    assert _digests(divided) == _digests(bench.out)
+    assert _digests(divided) == expected
     assert "goes on after" in notes.notes[0]
     copies = [each for each in tasks_of_all if each.function == "copy"]
     assert len(tasks_of_all) * (1 - share) - 1 <= len(ran) <= len(tasks_of_all) * (1 - share) + len(copies) + 1
 
 
-def test_an_import_of_one_machine_is_not_gone_on_with(bench: Workbench, monkeypatch) -> None:
-    _tables(bench, "strings")
-    spec, notes = bench.spec(*SPECS["held out"]), Notes()
-    import_tables(spec, bench.out)
+def test_an_import_of_one_machine_is_not_gone_on_with(bench: Workbench, made, monkeypatch) -> None:
+    (spec, expected), notes = made(bench, "counting", "held out"), Notes()
 
     def stopped(*given):
         raise StoppedError
@@ -232,7 +258,7 @@ def test_an_import_of_one_machine_is_not_gone_on_with(bench: Workbench, monkeypa
         patched.setattr(importer, "write_spool", stopped)
         import_tables(spec, bench.folder / "divided", memory_gb=TOTAL / 1e9)
     _divided(spec, bench.folder / "divided", progress=notes)
-    assert _digests(bench.folder / "divided") == _digests(bench.out)
+    assert _digests(bench.folder / "divided") == expected
     assert "begins anew, because that one ran on one machine" in notes.notes[0]
 
 
@@ -279,10 +305,8 @@ def test_a_node_that_does_not_see_the_folders_says_so(tmp_path: Path) -> None:
     assert [path.name for path in work.iterdir()] == ["journal"]
 
 
-def test_a_spec_that_changes_meanwhile_changes_nothing(bench: Workbench) -> None:
-    _tables(bench, "strings")
-    spec = bench.spec(*SPECS["several types"])
-    import_tables(spec, bench.out)
+def test_a_spec_that_changes_meanwhile_changes_nothing(bench: Workbench, made) -> None:
+    spec, expected = made(bench, "strings", "several types")
     divided, ran = bench.folder / "divided", []
 
     def changing(function, tasks):
@@ -293,7 +317,7 @@ def test_a_spec_that_changes_meanwhile_changes_nothing(bench: Workbench) -> None
             yield function(task)
 
     _divided(spec, divided, changing)
-    assert _digests(divided) == _digests(bench.out)
+    assert _digests(divided) == expected
 
 
 # The same on the nodes of a Ray cluster.

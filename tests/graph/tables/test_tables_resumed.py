@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ import pytest
 from tables_workbench import FOLLOWS, USERS, Workbench
 from typer.testing import CliRunner
 
+from forks import run_forked
 from penstock.cli.data import data
 from penstock.errors import PenstockError
 from penstock.graph.data import SPLITS
@@ -75,8 +74,23 @@ class Notes(Progress):
 
 
 @pytest.fixture
-def spec(bench: Workbench, request) -> Path:
-    return _spec(bench, getattr(request, "param", "several types"))
+def spec(bench: Workbench, made) -> Path:
+    return made(bench, "several types")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`made(bench, name)` puts tables and a spec into a folder."""
+    known = dict[tuple[str, bool], Path]()
+
+    def copied(bench: Workbench, name: str, integers: bool = False) -> Path:
+        if (name, integers) not in known:
+            first = Workbench(tmp_path_factory.mktemp("made"))
+            known[name, integers] = _spec(first, name, integers).parent
+        shutil.copytree(known[name, integers], bench.folder, dirs_exist_ok=True)
+        return bench.folder / "spec.yaml"
+
+    return copied
 
 
 @pytest.fixture(autouse=True)
@@ -120,10 +134,24 @@ def _digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+_expected_of: dict[str, dict[str, str]] = {}
+_steps_of: dict[str, list[str]] = {}
+"""What imports made and noted that were not stopped, by the digests of their tables and specs."""
+
+
+def _key(spec: Path) -> str:
+    """Equal tables and specs have equal keys."""
+    tables = [path for path in sorted(spec.parent.rglob("*")) if path.suffix in (".parquet", ".yaml")]
+    return "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in tables)
+
+
 def _expected(bench: Workbench, spec: Path) -> dict[str, str]:
     """The files of an import that was not stopped."""
-    import_tables(spec, bench.folder / "whole")
-    return _digests(bench.folder / "whole")
+    if (key := _key(spec)) not in _expected_of:
+        import_tables(spec, bench.folder / "whole")
+        _expected_of[key] = _digests(bench.folder / "whole")
+        shutil.rmtree(bench.folder / "whole")
+    return _expected_of[key]
 
 
 def _left(bench: Workbench) -> Path:
@@ -155,6 +183,8 @@ def _stopped_after(bench: Workbench, spec: Path, notes: int, total: int = TOTAL)
 
 def _steps(bench: Workbench, spec: Path) -> list[str]:
     """What an import that is not stopped notes."""
+    if (key := _key(spec)) in _steps_of:
+        return _steps_of[key]
     written, steps = FolderJournal._write, []
 
     def write(journal: FolderJournal, note) -> None:
@@ -165,15 +195,15 @@ def _steps(bench: Workbench, spec: Path) -> list[str]:
         patch.setattr(FolderJournal, "_write", write)
         _run(spec, bench.folder / "counted")
     assert len(set(steps)) == len(steps)
-    return steps
+    return _steps_of.setdefault(key, steps)
 
 
 @pytest.mark.parametrize(
     ("name", "before"), [*((name, True) for name in SPECS), ("several types", False)], ids=[*SPECS, "behind notes"]
 )
-def test_stopped_again_and_again(bench: Workbench, monkeypatch, name: str, before: bool) -> None:
+def test_stopped_again_and_again(bench: Workbench, made, monkeypatch, name: str, before: bool) -> None:
     """At every note, each time going on from the one before."""
-    spec = _spec(bench, name, integers=before)
+    spec = made(bench, name, integers=before)
     expected, notes = _expected(bench, spec), len(_steps(bench, spec))
     for run in range(notes):
         with monkeypatch.context() as patch, pytest.raises(StoppedError):
@@ -355,7 +385,7 @@ def test_what_is_there_is_replaced_at_the_end_only(bench: Workbench, spec: Path)
         _run(spec, bench.out)
     assert not _left(bench).exists()
     shutil.rmtree(bench.out)
-    shutil.copytree(bench.folder / "whole", bench.out)
+    import_tables(spec, bench.out)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
         _stop(patch, 6)
         import_tables(spec, bench.out, force=True, memory_gb=TOTAL / 1e9)
@@ -419,10 +449,10 @@ PROGRAM = """
 import os, signal, sys
 from penstock.graph.tables import import_tables, importer
 from penstock.graph.journal import FolderJournal
-sys.path.insert(0, sys.argv[4])
+sys.path[:0] = {folders!r}
 from test_tables_resumed import SmallBound
 
-written, left = FolderJournal._write, [int(sys.argv[3])]
+written, left = FolderJournal._write, [11]
 
 def write(journal, note):
     written(journal, note)
@@ -432,16 +462,16 @@ def write(journal, note):
 
 FolderJournal._write = write
 importer.MemoryBound = lambda gb: SmallBound(int(gb * 1e9))
-import_tables(sys.argv[1], sys.argv[2], memory_gb=float(sys.argv[5]))
+import_tables({spec!r}, {out!r}, memory_gb={memory_gb})
 """
 
 
 def test_killed(bench: Workbench, spec: Path) -> None:
     expected = _expected(bench, spec)
     here = Path(__file__).parent
-    folders = os.pathsep.join(map(str, (here, here.parents[1], *sys.path)))
-    words = [sys.executable, "-c", PROGRAM, spec, bench.out, "11", here, str(TOTAL / 1e9)]
-    done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONPATH": folders})
+    folders = [str(here), str(here.parents[1])]
+    program = PROGRAM.format(folders=folders, spec=str(spec), out=str(bench.out), memory_gb=TOTAL / 1e9)
+    done = run_forked(["python", program])
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert _left(bench).is_dir() and not bench.out.exists()
     (said,) = _run(spec, bench.out)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -89,6 +87,10 @@ def _split_files(folder: Path) -> dict[str, Path]:
 
 def _read(path: Path) -> list[pa.ChunkedArray]:
     """Heads, relations and tails of a file, as strings."""
+    # Imported here and below: training, which reads no text, would take a third of a second longer to start.
+    import pyarrow.compute as pc
+    import pyarrow.csv as pacsv
+
     try:
         check_regular(path)
         delimiter = _delimiter(path)
@@ -137,11 +139,15 @@ def _delimiter(path: Path) -> str:
 
 def _numbered(columns: list[pa.ChunkedArray]) -> pa.Array:
     """The different words of some columns, in order of first appearance."""
+    import pyarrow.compute as pc
+
     chunks = [chunk for column in columns for chunk in column.chunks]
     return pc.unique(pa.chunked_array(chunks, pa.string()))
 
 
 def _codes(table: list[pa.ChunkedArray], entities: pa.Array, relations: pa.Array) -> Triples:
+    import pyarrow.compute as pc
+
     def numbers(column: pa.ChunkedArray, words: pa.Array) -> Array:
         found: Array = pc.index_in(column, words).to_numpy().astype(np.int64)
         return found

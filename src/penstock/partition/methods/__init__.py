@@ -1,7 +1,7 @@
 """Partitioning methods by name. To add one, write a function that is a `Method` and add a line to `METHODS`.
 
-`metis`, `hypergraph` and `kaminpar` call partitioners (the last two in processes of their own); `stream` calls METIS
-on a graph of clusters, which `clusters` finds; `one_pass` has the methods that need none.
+`metis`, `hypergraph` and `kaminpar` call partitioners (the last two in processes of their own, see `child`); `stream`
+calls METIS on a graph of clusters, which `clusters` finds; `one_pass` has the methods that need none.
 """
 
 from collections.abc import Callable

@@ -5,12 +5,8 @@ of rows that cross between parts. Mt-KaHyPar balances one weight, so the constra
 search restores each one afterwards.
 """
 
-import subprocess
-import sys
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,9 +14,10 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.csr import transpose_lists
 from penstock.kernels import njit
+from penstock.partition.methods.child import partition_hypergraph, run_in_child
 from penstock.partition.problem import Problem
 from penstock.partition.refine import less_volume, repaired
-from penstock.processes import scratch_folder, start_python
+from penstock.processes import scratch_folder
 
 NO_MTKAHYPAR = "Method 'hypergraph' needs Mt-KaHyPar: `pip install mtkahypar`, or use --method metis."
 
@@ -46,7 +43,7 @@ def _by_mtkahypar(problem: Problem, folder: Path) -> Array:
         with problem.progress.step("nets"):
             _write_problem(problem, folder)
         with problem.progress.step(f"Mt-KaHyPar, {problem.parts} parts"):
-            run_in_child(problem, folder, __name__, "Mt-KaHyPar")
+            run_in_child(problem, folder, partition_hypergraph, "Mt-KaHyPar")
     except OSError as error:
         raise PenstockError(
             f"Could not write to {folder}: {error.strerror}; free space or set TMPDIR.", code="write-failed"
@@ -62,58 +59,6 @@ def _write_problem(problem: Problem, folder: Path) -> None:
     write_array(folder / "offsets.npy", offsets)
     write_array(folder / "pins.npy", pins[:used])
     write_array(folder / "weights.npy", problem.constraints.summed())
-
-
-_MARGIN = 0.6
-"""The share of the tolerance that a partitioner of one weight may use up, so that the constraints one by one are nearly
-within it.
-"""
-
-
-def run_in_child(problem: Problem, folder: Path, module: str, library: str) -> None:
-    """Call `partition_folder` of a module in a process of its own, which leaves `assignment.npy`: Mt-KaHyPar holds the
-    interpreter lock, so nothing else could run or be interrupted, and KaMinPar ends its process on some input.
-    """
-    arguments = ["-c", f"from {module} import partition_folder; partition_folder()", str(folder)]
-    epsilon = (problem.tolerance - 1) * _MARGIN
-    numbers = [str(n) for n in (problem.parts, epsilon, problem.seed % (1 << 31), problem.threads)]
-    child = start_python([*arguments, *numbers], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        _, complaint = child.communicate()
-    finally:
-        child.kill()
-        child.wait()
-    if child.returncode != 0 or not (folder / "assignment.npy").exists():
-        killed = (
-            "it was killed, perhaps for want of memory" if child.returncode < 0 else f"exit code {child.returncode}"
-        )
-        last = complaint.strip().splitlines()[-1:] or [killed]
-        raise PenstockError(f"{library} failed ({last[0]}): use --method metis or stream.", code="external-failure")
-
-
-def partition_folder() -> None:
-    """What the process does whose arguments are FOLDER PARTS EPSILON SEED THREADS: partition the hypergraph of the
-    folder's `offsets`, `pins` and `weights` and write `assignment.npy`."""
-    import mtkahypar
-
-    folder, parts, epsilon, seed, threads = sys.argv[1:]
-    mtkahypar.set_seed(int(seed))
-    partitioner = mtkahypar.initialize(int(threads), False)
-    context = partitioner.context_from_preset(mtkahypar.PresetType.LARGE_K)
-    context.set_partitioning_parameters(int(parts), float(epsilon), mtkahypar.Objective.KM1)
-    context.logging = False
-    hypergraph = _hypergraph(Path(folder), partitioner, context)
-    assignment = hypergraph.partition(context).get_partition()
-    write_array(Path(folder) / "assignment.npy", np.array(assignment, np.int32))
-
-
-def _hypergraph(folder: Path, partitioner: Any, context: Any) -> Any:
-    # Slices of one memory view instead of lists: the binding reads any sequence, and nothing is held twice.
-    pins = np.ascontiguousarray(open_array(folder / "pins.npy")).data
-    offsets = open_array(folder / "offsets.npy").tolist()
-    nets = [pins[a:b] for a, b in pairwise(offsets)]
-    weights = open_array(folder / "weights.npy").tolist()
-    return partitioner.create_hypergraph(context, len(nets), len(nets), nets, weights, [1] * len(nets))
 
 
 @njit(nogil=True, cache=True)

@@ -6,7 +6,6 @@ local search restores each one afterwards.
 """
 
 import shutil
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -14,10 +13,10 @@ from typing import BinaryIO
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, open_array, write_array
+from penstock.graph.arrays import Array, open_array
 from penstock.graph.files import open_bytes
 from penstock.partition.directions import BothDirections, lists_of, merged_blocks
-from penstock.partition.methods.hypergraph import run_in_child
+from penstock.partition.methods.child import partition_parhip, run_in_child
 from penstock.partition.problem import Problem
 from penstock.partition.refine import repaired
 from penstock.processes import scratch_folder
@@ -40,7 +39,7 @@ def assign_kaminpar(problem: Problem) -> Array:
             with problem.progress.step("writing the graph for KaMinPar", lists.rows, "vertices"):
                 _write_parhip(problem, lists, folder)
             with problem.progress.step(f"KaMinPar, {problem.parts} parts"):
-                run_in_child(problem, folder, __name__, "KaMinPar")
+                run_in_child(problem, folder, partition_parhip, "KaMinPar")
         except OSError as error:
             raise PenstockError(
                 f"Could not write to {folder}: {error.strerror}; free space or set TMPDIR.", code="write-failed"
@@ -85,16 +84,3 @@ def _append(out: BinaryIO, path: Path) -> None:
     with path.open("rb") as file:
         shutil.copyfileobj(file, out, 1 << 20)
     path.unlink()
-
-
-def partition_folder() -> None:
-    """What the process does whose arguments are FOLDER PARTS EPSILON SEED THREADS: partition the folder's
-    `graph.parhip` and write `assignment.npy`."""
-    import kaminpar
-
-    folder, parts, epsilon, seed, threads = sys.argv[1:]
-    kaminpar.reseed(int(seed))
-    partitioner = kaminpar.KaMinPar(int(threads), kaminpar.default_context())
-    graph = kaminpar.load_graph(f"{folder}/graph.parhip", kaminpar.GraphFileFormat.PARHIP, compress=True)
-    found = partitioner.compute_partition(graph, k=int(parts), eps=float(epsilon))
-    write_array(Path(folder) / "assignment.npy", np.fromiter(found, np.int32, len(found)))
