@@ -30,16 +30,38 @@ def main() -> int:
         ".".join(each.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__"): each for each in paths
     }
     trees = {name: ast.parse(path.read_text()) for name, path in named.items()}
-    imports = {name: imported(name, tree, named) for name, tree in trees.items()}
-    problems = [*circles(imports), *repeated(trees), *sizes(named, imports), *references(trees)]
+    nodes = {name: read_nodes(tree) for name, tree in trees.items()}
+    imports = {name: imported(name, nodes[name], named) for name in named}
+    problems = [*circles(imports), *repeated(trees), *sizes(named, imports), *references(nodes)]
     print(*problems, sep="\n", end="\n" if problems else "")
     return bool(problems)
 
 
-def imported(name: str, tree: ast.Module, named: dict[str, Path]) -> set[str]:
+DEFINITIONS = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
+READ = (ast.Import, ast.ImportFrom, ast.Constant, *DEFINITIONS)
+
+
+def read_nodes(tree: ast.Module) -> list[ast.AST]:
+    """The imports, constants and definitions of a module, in order. `ast.walk` takes three times as long."""
+    found, left = [], [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, READ):
+            found.append(node)
+        inside = []
+        for value in vars(node).values():
+            if isinstance(value, list):
+                inside += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and value._fields:
+                inside.append(value)
+        left += reversed(inside)
+    return found
+
+
+def imported(name: str, nodes: list[ast.AST], named: dict[str, Path]) -> set[str]:
     """The modules that a module imports, now or later."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             inside = (f"{node.module}.{each.name}" for each in node.names)
             found |= {each if each in named else node.module for each in inside}
@@ -95,11 +117,11 @@ def sizes(named: dict[str, Path], imports: dict[str, set[str]]) -> Iterator[str]
             yield f"{name} has {lines} lines and one importer: join it with that importer."
 
 
-def references(trees: dict[str, ast.Module]) -> Iterator[str]:
+def references(nodes: dict[str, list[ast.AST]]) -> Iterator[str]:
     """Docstrings that only say where another docstring is."""
-    for name, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    for name, found in nodes.items():
+        for node in found:
+            if isinstance(node, DEFINITIONS):
                 text = ast.get_docstring(node) or ""
                 if REFERENCE.fullmatch(text):
                     yield f"{name}:{node.lineno} {node.name} only says {text!r}: say what it does."
