@@ -1,13 +1,12 @@
 """Every method: a valid, balanced, repeatable assignment; the good ones better than lots."""
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
+from forks import run_forked
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.partition import Cut, assign
@@ -180,8 +179,8 @@ MetisLibrary.part_graph = lambda *given: (time.sleep(0.01 * threading.active_cou
 work = [threading.Thread(target=metis_library) for _ in range(8)]
 [t.start() for t in work]; [t.join() for t in work]; print("still here")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "still here\n"
+    done = run_forked(["python", code])
+    assert done.stdout == "still here\n", done.stderr
 
 
 def test_a_module_in_the_current_folder_is_not_imported(tmp_path, monkeypatch):

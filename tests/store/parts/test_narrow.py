@@ -1,10 +1,8 @@
 """Rows narrowed to float16 and widened again, the same on every processor."""
 
-import subprocess
-import sys
-
 import numpy as np
 
+from forks import run_forked
 from penstock.store.parts.narrow import WIDE
 
 
@@ -20,8 +18,8 @@ def test_the_table_holds_every_float16():
 
 def test_importing_raises_no_floating_point_error_on_any_processor():
     script = (
-        "import numpy as np; np.seterr(all='raise')\n"
+        "import warnings, numpy as np; warnings.simplefilter('error'); np.seterr(all='raise')\n"
         "import importlib; import penstock.store.parts.narrow as narrow; importlib.reload(narrow)"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
+    done = run_forked(["python", script])
     assert done.returncode == 0, done.stderr

@@ -2,8 +2,6 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import msgpack
@@ -12,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forks import run_forked
 from penstock.errors import PenstockError
 from penstock.store.embedding import EmbeddingTable
 from penstock.store.parts import OwnedEmbedding, Push, PushMissing, StepPast
@@ -194,7 +193,7 @@ for step in range(2):
         own.push(push)
 own.reach(2)
 """
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert run_forked(["python", script]).returncode == -signal.SIGKILL
     own = owned(tmp_path)
     assert_is(own, expected(2), 2)
     own.close()
