@@ -42,7 +42,6 @@ def test_a_program_of_the_working_folder_is_not_found(folder):
     assert child.communicate(timeout=60)[0] == "[0, 1]\n"
 
 
-@pytest.mark.long  # Tests of memory and of sums run these two programs too, and all start by the function tested above.
 def test_the_process_that_is_measured(folder):
     assert process_memory._measured("neighbour")[0] > 50 << 20
 
@@ -74,7 +73,6 @@ def test_the_explainer(folder, tmp_path_factory):
         client.close()
 
 
-@pytest.mark.long
 def test_the_process_that_sums_are_measured_with(folder, monkeypatch):
     monkeypatch.setattr(reduction, "_numbers", lambda rung: rung)
     (seconds,) = reduction.measure_reduction([1000])
