@@ -41,6 +41,9 @@ _IMPORTED = (
 )
 """What tasks and commands import, some of it only when they need it."""
 
+_FORKS_FOR_A_FORK = "forks-tasks"
+"""What the system calls a process that forks the tasks of a program that is a fork itself."""
+
 
 class ForkingProcess:
     """The process that forks, as the process that it forks for sees it."""
@@ -64,14 +67,16 @@ class ForkingProcess:
         return self._ask({"fork": fork})
 
     def running(self) -> list[int]:
-        """Forks that run now, and what forks have forked; processes that have ended are left out."""
+        """Forks that run now, and what forks have forked; processes that have ended are left out, and those that fork
+        for a fork: they end by themselves after it, a moment later if it was killed."""
         import psutil  # which a machine that tests only its GPU need not have
 
         found = []
         for process in psutil.process_iter():
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 session = os.getsid(process.pid)
-                if session in self._sessions and process.status() != psutil.STATUS_ZOMBIE:
+                lives = process.status() != psutil.STATUS_ZOMBIE and process.name() != _FORKS_FOR_A_FORK
+                if session in self._sessions and lives:
                     found.append((session, process.pid))
         self._sessions &= {session for session, _ in found}
         return [process for _, process in found]
@@ -266,6 +271,7 @@ def _become(words: list[str], folder: str, environment: dict[str, str], files: l
     try:
         if session or words[0] == "warm":
             os.setsid()
+        _name_this_process("python")
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
@@ -281,6 +287,12 @@ def _become(words: list[str], folder: str, environment: dict[str, str], files: l
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _name_this_process(name: str) -> None:
+    """Where the system lets a process choose what it is called."""
+    with suppress(FileNotFoundError):
+        Path("/proc/self/comm").write_text(name)
 
 
 def _program_status(words: list[str], more: list[int]) -> int:
@@ -308,6 +320,7 @@ def _tasks_forked_from_here() -> Iterator[None]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     helper = os.fork()
     if helper == 0:
+        _name_this_process(_FORKS_FOR_A_FORK)
         ours.close()
         _serve(theirs, sessions=False)
         os._exit(0)
