@@ -288,7 +288,10 @@ def _id_array(ids: Ids | None, rows: Array) -> pa.Array:
 
 def _destinations(indptr: Array, start: int, stop: int) -> Array:
     """The destination of every edge of a range."""
-    return np.searchsorted(indptr, np.arange(start, stop), side="right") - 1
+    first, last = np.searchsorted(indptr, [start, stop], side="right") - 1
+    # The list after the last whole one has edges of the range if it begins inside.
+    offsets = np.clip(indptr[first : last + 2], start, stop)
+    return np.repeat(np.arange(first, first + len(offsets) - 1), np.diff(offsets))
 
 
 def _blocks(rows: int, fields: dict[str, Array]) -> Iterator[tuple[int, int]]:
@@ -296,6 +299,33 @@ def _blocks(rows: int, fields: dict[str, Array]) -> Iterator[tuple[int, int]]:
     row_bytes = sum(values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)) for values in fields.values())
     size = max(256, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
     return ranges(rows, size) if rows else iter([(0, 0)])
+
+
+_IDS = {"id", "source", "destination"}
+
+
+def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    """How each column is written. Floats hardly repeat and hardly shrink: looking for what repeats, compressing and
+    statistics would take most of the time. Ids that are numbers are written as differences.
+    """
+    numbers = [each.name for each in schema if each.name in _IDS and pa.types.is_integer(each.type)]
+    floats = [each.name for each in schema if pa.types.is_floating(_values_of(each.type))]
+    others = [_leaf(each) for each in schema if each.name not in {*numbers, *floats}]
+    return {
+        "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+        "use_dictionary": others,
+        "write_statistics": [*numbers, *others],
+        "compression": {_leaf(each): "none" if each.name in floats else "snappy" for each in schema},
+    }
+
+
+def _values_of(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_fixed_size_list(kind) else kind
+
+
+def _leaf(column: pa.Field) -> str:
+    """The name of a column's values in a Parquet file."""
+    return f"{column.name}.list.element" if pa.types.is_fixed_size_list(column.type) else str(column.name)
 
 
 @contextmanager
@@ -307,9 +337,12 @@ def _writing(path: Path, form: TableFormat) -> Iterator[Callable[[pa.RecordBatch
 
         def write(batch: pa.RecordBatch) -> None:
             if not writers:
-                open_writer = pq.ParquetWriter if form == "parquet" else pacsv.CSVWriter
                 file = stack.enter_context(open_bytes(path, "xb"))
-                writers.append(stack.enter_context(open_writer(file, batch.schema)))
+                if form == "parquet":
+                    writer = pq.ParquetWriter(file, batch.schema, **_parquet_options(batch.schema))
+                else:
+                    writer = pacsv.CSVWriter(file, batch.schema)
+                writers.append(stack.enter_context(writer))
             writers[0].write_batch(batch)
 
         yield write

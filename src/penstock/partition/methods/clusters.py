@@ -79,50 +79,63 @@ def new_table() -> LabelCounts:
     return LabelCounts(np.full(_SLOTS, -1, np.int64), np.zeros(_SLOTS, np.int64), np.empty(_SLOTS, np.int64))
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _add(table: LabelCounts, mask: int, found: int, label: Number, weight: int) -> int:
-    place = (label * 0x9E3779B1 >> 12) & mask
-    while table.slots[place] != -1 and table.slots[place] != label:
-        place = (place + 1) & mask
-    if table.slots[place] == -1:
-        if found > mask >> 1:
-            return found
-        table.slots[place] = label
-        table.counts[place] = 0
-        table.used[found] = place
-        found += 1
-    table.counts[place] += weight
+@njit(nogil=True, cache=True, writes=("slots", "counts", "used"))
+def _add(
+    indices: Array,
+    weights: Array,
+    first: int,
+    last: int,
+    v: int,
+    labels: Array,
+    mask: int,
+    slots: Array,
+    counts: Array,
+    used: Array,
+    found: int,
+) -> int:
+    """Add the weights of v's neighbours between two entries of the lists; returns how many labels there are now."""
+    weighted = weights.shape[0] > 0
+    for k in range(first, last):
+        u = indices[k]
+        if u == v:
+            continue
+        label, weight = np.int64(labels[u]), weights[k] if weighted else 1
+        place = (label * 0x9E3779B1 >> 12) & mask
+        while slots[place] != -1 and slots[place] != label:
+            place = (place + 1) & mask
+        if slots[place] == label:
+            counts[place] += weight
+        elif found <= mask >> 1:
+            slots[place], counts[place], used[found] = label, weight, place
+            found += 1
     return found
 
 
 @njit(nogil=True, cache=True, writes=("table",))
 def tally(lists: BothDirections, v: int, labels: Array, table: LabelCounts) -> int:
     """Sum the weights of v's neighbours by label; returns how many labels there are."""
-    directed, weighted = lists.back_indptr.shape[0] > 0, lists.weights.shape[0] > 0
-    degree = lists.indptr[v + 1] - lists.indptr[v]
-    if directed:
-        degree += lists.back_indptr[v + 1] - lists.back_indptr[v]
+    first, last = lists.indptr[v], lists.indptr[v + 1]
+    back, back_end = np.int64(0), np.int64(0)
+    if lists.back_indptr.shape[0] > 0:
+        back, back_end = lists.back_indptr[v], lists.back_indptr[v + 1]
     mask = 15
-    while mask < 2 * degree and mask < _SLOTS - 1:
+    while mask < 2 * (last - first + back_end - back) and mask < _SLOTS - 1:
         mask = 2 * mask + 1
-    found = 0
-    for k in range(lists.indptr[v], lists.indptr[v + 1]):
-        u = lists.indices[k]
-        if u != v:
-            found = _add(table, mask, found, np.int64(labels[u]), lists.weights[k] if weighted else 1)
-    if directed:
-        for k in range(lists.back_indptr[v], lists.back_indptr[v + 1]):
-            u = lists.back_indices[k]
-            if u != v:
-                found = _add(table, mask, found, np.int64(labels[u]), 1)
+    # Plain arrays: Numba counts references of tuple members that are read in a loop.
+    slots, counts, used = table.slots, table.counts, table.used
+    found = _add(lists.indices, lists.weights, first, last, v, labels, mask, slots, counts, used, 0)
+    if back_end > back:
+        none = lists.weights[:0]
+        found = _add(lists.back_indices, none, back, back_end, v, labels, mask, slots, counts, used, found)
     return found
 
 
 @njit(nogil=True, cache=True, inline="always")
 def clear(table: LabelCounts, found: int) -> None:
     """Empty the table again, by the `found` slots that are used."""
+    slots, used = table.slots, table.used
     for i in range(found):
-        table.slots[table.used[i]] = -1
+        slots[used[i]] = -1
 
 
 # Label propagation: a vertex joins the cluster that most of its edges lead to, if that has room.
@@ -184,16 +197,17 @@ def _propose(
 ) -> None:
     """The cluster that each vertex would join: most edges, then a draw; -1 for a vertex without neighbours."""
     table = new_table()
+    slots, counts, used = table.slots, table.counts, table.used
     for v in range(start, stop):
         found = tally(lists, v, label, table)
-        best, most_edges, best_draw = np.int64(label[v]), 0, np.uint64(0)
+        mine = np.int64(label[v])
+        best, most_edges, best_draw = mine, 0, np.uint64(0)
         for i in range(found):
-            if table.slots[table.used[i]] == label[v]:
-                most_edges = table.counts[table.used[i]]
-                best_draw = np.uint64(0xFFFFFFFFFFFFFFFF)
+            if slots[used[i]] == mine:
+                most_edges, best_draw = counts[used[i]], np.uint64(0xFFFFFFFFFFFFFFFF)
         for i in range(found):
-            other, edges = table.slots[table.used[i]], table.counts[table.used[i]]
-            if other != label[v] and edges >= most_edges and size[other] + own[v - start] <= most:
+            other, edges = slots[used[i]], counts[used[i]]
+            if edges >= most_edges and other != mine and size[other] + own[v - start] <= most:
                 lot = draw(key, np.uint64(other))
                 if edges > most_edges or lot > best_draw:
                     best, most_edges, best_draw = other, edges, lot
@@ -281,16 +295,18 @@ def _counted_pairs(
     indptr: Array, indices: Array, weights: Array, first: int, last: int, label: Array, clusters: int
 ) -> Run:
     row = int(np.searchsorted(indptr, first, "right")) - 1
-    size = 1 << (2 * (last - first)).bit_length()
-    pairs, counts = np.full(size, -1, np.int64), np.zeros(size, np.int64)
-    _count_pairs(indptr, indices, weights, row, first, last, label, clusters, pairs, counts)
-    taken = np.flatnonzero(pairs >= 0)
-    taken = taken[np.argsort(pairs[taken])]
-    return pairs[taken], counts[taken]
+    pairs = np.empty(last - first, np.int64)
+    kept = np.empty(last - first if len(weights) else 0, np.int64)
+    used = _pairs_of(indptr, indices, weights, row, first, last, label, clusters, pairs, kept)
+    if not len(weights):
+        pairs = np.sort(pairs[:used])
+        starts = np.flatnonzero(np.diff(pairs, prepend=-1))
+        return pairs[starts], np.diff(starts, append=used)
+    return _merged([(pairs[:used], kept[:used])])
 
 
-@njit(nogil=True, cache=True, writes=("pairs", "counts"))
-def _count_pairs(
+@njit(nogil=True, cache=True, writes=("pairs", "kept"))
+def _pairs_of(
     indptr: Array,
     indices: Array,
     weights: Array,
@@ -300,21 +316,21 @@ def _count_pairs(
     label: Array,
     clusters: int,
     pairs: Array,
-    counts: Array,
-) -> None:
-    mask, weighted = pairs.shape[0] - 1, weights.shape[0] > 0
+    kept: Array,
+) -> int:
+    """Write the pair, and if there are any the weight, of each entry that joins two clusters; returns how many do."""
+    used, weighted = 0, weights.shape[0] > 0
     for k in range(first, last):
         while k >= indptr[row + 1]:
             row += 1
         one, other = np.int64(label[row]), np.int64(label[indices[k]])
         if one == other:
             continue
-        pair = one * clusters + other
-        place = np.int64((pair * 0x9E3779B97F4A7C1 >> 20) & mask)
-        while pairs[place] != -1 and pairs[place] != pair:
-            place = (place + 1) & mask
-        pairs[place] = pair
-        counts[place] += weights[k] if weighted else 1
+        pairs[used] = one * clusters + other
+        if weighted:
+            kept[used] = weights[k]
+        used += 1
+    return used
 
 
 class _Runs:

@@ -196,16 +196,17 @@ def _best_part(
     """
     home = np.int64(part[v])
     found = tally(lists, v, part, table)
+    slots, counts, used = table.slots, table.counts, table.used
     near_home = 0
     for k in range(found):
-        if table.slots[table.used[k]] == home:
-            near_home = table.counts[table.used[k]]
+        if slots[used[k]] == home:
+            near_home = counts[used[k]]
     home_load, home_fits = _fullness(weights, i, loads, capacities, means, home, False)
     home_price = price * np.sqrt(home_load)
     best, best_gain = home, 1e-9 if home_fits else -np.inf
     for k in range(found):
-        q = table.slots[table.used[k]]
-        gain = float(table.counts[table.used[k]] - near_home)
+        q = slots[used[k]]
+        gain = float(counts[used[k]] - near_home)
         if q != home and gain >= best_gain - price:
             load, fits = _fullness(weights, i, loads, capacities, means, q, True)
             gain -= price * np.sqrt(load) - home_price
