@@ -1,30 +1,23 @@
 """What a worker of a cut graph keeps and takes grows with its batches and splits, not with the graph's vertices."""
 
 import tracemalloc
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from forks import ForkedTask
+from cluster_runs import running_worker
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.cluster.layout import CONTROLLER, Setup, lay_out
-from penstock.cluster.member import Member
 from penstock.cluster.worker import cut_graph
 from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
 from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.session import make_parted_session
 from penstock.graph.csr import build_lists
-from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.partition import Cut, cut, owners
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.parts import graph as parted_graphs
 from penstock.train.dataset.labels import SplitValues, different_labels, labelled_vertices
 from penstock.train.job import make_job
-from penstock.wire.endpoint import Endpoint
-from penstock.wire.message import Message
-from penstock.wire.transport.tls import make_credentials
 from refusals import refused
 
 SMALL, LARGE = 300_000, 2_000_000
@@ -51,52 +44,6 @@ def made_partition(folder, count, labels=None):
     fields = {"x": x, "y": y if labels is None else labels(y), "when": rng.random(count)}
     graph = Graph({"node": NodeSet(count, fields, splits)}, {("node", "to", "node"): edges}, f"of {count}")
     return cut(graph, Cut(2, method="random"), folder), graph
-
-
-@contextmanager
-def running_worker(partition, job, folder):
-    """A worker beside the first part, as the run's tasks know it, while the stores of both parts run."""
-    cluster = ClusterDocument(machines=[Machine(name=f"m{n}", workers=1) for n in range(partition.parts)])
-    layout = lay_out(cluster, partition.parts)
-    keys = make_credentials([CONTROLLER, *(task.id for task in layout.tasks)])
-    (folder / "logs").mkdir(parents=True)
-    with Endpoint(keys[CONTROLLER], "127.0.0.1", cluster.wire) as controller:
-        addresses = {}
-
-        def here(message, sender):
-            if message.body["ready"]:
-                addresses[sender] = message.body["address"]
-            return Message("here", addresses)
-
-        controller.serve("here", here)
-        controller.serve("beat", lambda message, sender: Message("beat"))
-        template = Setup(
-            task=layout.tasks[0],
-            incarnation=0,
-            credentials="",
-            controller=controller.address,
-            run=str(folder),
-            partition=str(partition.path),
-            job=job.model_dump(mode="json"),
-            cluster=cluster,
-            layout=layout,
-            addresses={},
-        )
-
-        def told(task):
-            return template.model_copy(update={"task": task, "credentials": keys[task.id].to_json()})
-
-        stores = [ForkedTask(told(task), folder / "logs" / f"{task.id}.log") for task in layout.of_kind("store")]
-        try:
-            with Member(told(layout.of_kind("worker")[0])) as worker:
-                while len(addresses) < len(stores):
-                    assert all(store.poll() is None for store in stores), (folder / "logs").iterdir()
-                    worker.stopped.wait(0.01)
-                worker.announce(ready=False)
-                yield worker
-        finally:
-            for store in stores:
-                store.kill()
 
 
 def use(member, job):
