@@ -27,8 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.folder import Graph
 from penstock.partition import open_partition
 
 LINKED, EDGES, CLASSES, PAIRS = 20_000, 60_000, 4, 500
@@ -92,7 +90,9 @@ def _make_part(folder: Path, part: int, half: int, rng: np.random.Generator) -> 
         np.save(nodes / f"split.{name}.npy", some)
     np.save(nodes / "halo.npy", np.empty(0, np.int64))
     for name in HELD_OUT:
-        np.save(edges / f"held_out.{name}.npy", rng.integers(half - LINKED, half, (PAIRS, 2)) + [0, part * half])
+        pairs = rng.integers(half - LINKED, half, (PAIRS, 2))
+        pairs[:, 1] += part * half
+        np.save(edges / f"held_out.{name}.npy", pairs)
         np.save(edges / f"place.{name}.npy", np.arange(PAIRS) + part * PAIRS)
     fields = {"x": {"dtype": "float32", "shape": [half, 2]}, "y": {"dtype": "int64", "shape": [half]}}
     described = {"count": half, "first": part * half, "total": 2 * half, "fields": fields}
@@ -150,8 +150,8 @@ def measure(folder: Path, case: str, batches: int) -> dict[str, Any]:
     """What a worker takes in one case, how long it takes to be ready, and a digest of its batches."""
     sys.path[:0] = [str(Path(__file__).parent.parent / "tests")]
     import torch
-    from cluster_runs import running_worker  # a module of the tests
 
+    from cluster_runs import running_worker  # a module of the tests
     from penstock.cluster.worker.cut_graph import Parts
     from penstock.cluster.worker.layerwise import PartedPlan
     from penstock.cluster.worker.session import make_parted_session

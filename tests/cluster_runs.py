@@ -191,9 +191,12 @@ def result_of(run: Path) -> dict:
 
 
 @contextmanager
-def running_worker(partition, job, folder):
-    """A worker beside the first part, as the run's tasks know it, while the stores of both parts run."""
-    cluster = ClusterDocument(machines=[Machine(name=f"m{n}", workers=1) for n in range(partition.parts)])
+def running_worker(partition, job, folder, alone=False):
+    """A worker beside the first part, as the run's tasks know it, while the stores of all parts run. `alone`: it is the
+    run's only worker."""
+    cluster = ClusterDocument(
+        machines=[Machine(name=f"m{n}", workers=0 if alone and n else 1) for n in range(partition.parts)]
+    )
     layout = lay_out(cluster, partition.parts)
     keys = make_credentials([CONTROLLER, *(task.id for task in layout.tasks)])
     (folder / "logs").mkdir(parents=True)

@@ -35,11 +35,28 @@ _PIECES = 8
 """A chunk grows by pieces that fill at most one in this many parts of the room."""
 
 
+class VertexRange:
+    """The vertices from `first` to `last` - 1, as arrays that are made when slices are asked for."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._first, self._count = first, last - first
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, some: slice) -> Array:
+        start, stop, _ = some.indices(self._count)
+        return np.arange(self._first + start, self._first + stop)
+
+
 class Chunk(NamedTuple):
-    """Vertices of a type, from `start` in the list they were cut from; `times`: until when each sees the graph."""
+    """Vertices of a type, from `start` in the list they were cut from; `times`: until when each sees the graph.
+
+    A `VertexRange` is cut before its vertices are read.
+    """
 
     node_type: str
-    rows: Array
+    rows: Any
     start: int
     times: Array | None = None
 
