@@ -71,7 +71,7 @@ def test_tables_of_a_batch_serve_as_tables_of_all_entities(monkeypatch, name, gr
     for end, drawn in direct.corrupted.items():
         np.testing.assert_array_equal(hashed.corrupted[end].entities, drawn.entities)
         np.testing.assert_array_equal(hashed.corrupted[end].masked, drawn.masked)
-    assert any(len(drawn.masked) for drawn in direct.corrupted.values())
+    assert name == "uniform" or any(len(drawn.masked) for drawn in direct.corrupted.values())
 
 
 @pytest.mark.parametrize("name, group", [("uniform", 0), ("joint", 0), ("joint", 5), ("all", 0)])

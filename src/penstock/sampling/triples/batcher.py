@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -229,10 +229,11 @@ def _slot(keys: Array, entity: int) -> int:
     """Where the place of an entity is kept: at its number, or, in a table with `keys`, where it is or could be."""
     if keys.shape[0] == 0:
         return entity
-    slot = np.int64(mix(np.uint64(entity)) & np.uint64(keys.shape[0] - 1))
+    mask = keys.shape[0] - 1
+    slot: Any = np.int64(mix(np.uint64(entity)) & np.uint64(mask))
     while keys[slot] >= 0 and keys[slot] != entity:
-        slot = (slot + 1) & (keys.shape[0] - 1)
-    return slot
+        slot = (slot + 1) & mask
+    return int(slot)
 
 
 @njit(nogil=True, cache=True)
