@@ -4,10 +4,11 @@ A partition of two parts is made, not cut: each part has half of the vertices, e
 and its last 20,000 have 60,000 edges in lists of their own. What is zero in its files takes no room on the disk. A
 worker's real session has part 0 mapped and part 1 at another task, draws and labels batches, and reads the whole
 neighbourhoods of the validation split; in case `inference` also those of its own part, chunk by chunk. The measure is
-the most that `RssAnon` of the worker's process was, looked at every 5 ms, and what it was at the end.
+the most that `RssAnon` of the worker's process was, looked at every 5 ms, and what it was at the end. With `--train` it
+is the highest of the workers of a whole `penstock train` with exact inference, of two machines that are this one.
 
 Run: python benchmarks/worker_memory.py [--vertices 10000000 100000000] [--cases neighbour times links]
-     [--batches 20] [--folder FOLDER] [--json results.json]
+     [--batches 20] [--train] [--folder FOLDER] [--json results.json]
 """
 
 import argparse
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,9 +139,9 @@ def watched_memory() -> Iterator[list[float]]:
         found[0] = max(found)
 
 
-def anonymous_mb() -> float:
-    """Megabytes of this process that are no pages of files."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def anonymous_mb(process: str = "self") -> float:
+    """Megabytes of a process that are no pages of files."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1e3
     raise OSError("This system does not say what of a process's memory is anonymous.")
@@ -198,6 +199,47 @@ def _some_vertices(session: Any, count: int) -> Any:
     return splits["val"] if "val" in splits else np.arange(count - 1000, count)
 
 
+def train(folder: Path, case: str) -> dict[str, Any]:
+    """The most that each kind of task takes in a whole run on two machines, and the run's losses and metrics."""
+    hold_out(folder, case == "triples")
+    with tempfile.TemporaryDirectory() as run:
+        cluster, job = Path(run) / "cluster.json", Path(run) / "job.json"
+        machines = [{"name": f"m{number}", "workers": 1} for number in range(2)]
+        cluster.write_text(json.dumps({"partition": str(folder), "machines": machines}))
+        options = {"batch_size": 1000, "hidden": 16, "fanouts": [10, 5], "epochs": 2, "threads": 1, **CASES[case]}
+        job.write_text(json.dumps({"graph": str(folder), "run": str(Path(run) / "run"), **options}))
+        words = [sys.executable, "-m", "penstock", "train", str(job), "--cluster", str(cluster), "--json"]
+        start = time.perf_counter()
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as command:
+            peaks = _peaks_of_tasks(command, Path(run))
+            said = json.loads(command.stdout.read() if command.stdout else "")
+        seconds, lines = time.perf_counter() - start, (Path(run) / "run" / "metrics.jsonl").read_text().splitlines()
+    found = [{key: value for key, value in json.loads(line).items() if key in ("loss", "val")} for line in lines]
+    digest = hashlib.sha256(json.dumps([found, said.get("best"), said.get("test")]).encode()).hexdigest()[:16]
+    found_by_kind = {f"{kind}_mb": peak for kind, peak in peaks.items()}
+    return {
+        "case": case,
+        "vertices": open_partition(folder).book.count(),
+        "s": seconds,
+        **found_by_kind,
+        "losses": digest,
+    }
+
+
+def _peaks_of_tasks(command: "subprocess.Popen[str]", run: Path) -> dict[str, float]:
+    """The highest anonymous megabytes by kind of task until a command ends; a task writes to the log of its name."""
+    peaks: dict[str, float] = {}
+    while command.poll() is None:
+        for process in Path("/proc").iterdir():
+            with suppress(OSError):
+                log = (process / "fd" / "1").readlink() if process.name.isdigit() else Path()
+                if run in log.parents and log.suffix == ".log":
+                    kind = log.stem.split("-")[0]
+                    peaks[kind] = max(peaks.get(kind, 0.0), anonymous_mb(process.name))
+        time.sleep(0.05)
+    return peaks
+
+
 def _measured_apart(folder: Path, case: str, batches: int) -> dict[str, Any]:
     """`measure` in a process of its own."""
     words = [sys.executable, __file__, "--measure", case, "--folder", str(folder), "--batches", str(batches)]
@@ -211,6 +253,7 @@ def main() -> None:
     options.add_argument("--vertices", nargs="+", type=int, default=[10**7, 10**8])
     options.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     options.add_argument("--batches", type=int, default=20)
+    options.add_argument("--train", action="store_true")
     options.add_argument("--folder", type=Path)
     options.add_argument("--json", type=Path)
     options.add_argument("--measure", choices=CASES, help=argparse.SUPPRESS)
@@ -223,8 +266,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             make_partition(Path(folder), count)
             for case in given.cases:
-                results.append(_measured_apart(Path(folder), case, given.batches))
-                print(" ".join(f"{name} {_shown(value)}" for name, value in results[-1].items()), flush=True)
+                place = Path(folder)
+                found = train(place, case) if given.train else _measured_apart(place, case, given.batches)
+                results.append(found)
+                print(" ".join(f"{name} {_shown(value)}" for name, value in found.items()), flush=True)
     if given.json:
         given.json.write_text(json.dumps(results, indent=1))
 
