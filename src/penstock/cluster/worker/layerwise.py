@@ -68,6 +68,8 @@ class PartedPlan:
     computed by new one.
     """
 
+    computes_every_vertex = True
+
     def __init__(self, session: Session, parts: Parts, workers: InferenceGroup, name: str) -> None:
         """`name` distinguishes the fields of this inference from those of others."""
         self._session, self._parts, self._workers, self._name = session, parts, workers, name

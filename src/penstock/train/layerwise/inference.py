@@ -224,6 +224,10 @@ class LayerPlan(Protocol):
     def by_layers(self) -> bool:
         """Whether a vertex has one value for all its readers; not so where values depend on a seed's time."""
 
+    @property
+    def computes_every_vertex(self) -> bool:
+        """Whether layers compute every vertex, whichever are asked for."""
+
     def running(self) -> AbstractContextManager[None]:
         """A context around everything that is computed for one request of outputs."""
 
@@ -427,6 +431,14 @@ class Inference:
             if getattr(self._model, "layerwise", False) and self.plan.by_layers:
                 return self._by_layers(wanted, progress, hidden)
             return self._by_neighbourhoods(wanted, progress)
+
+    @property
+    def is_same_for_few(self) -> bool:
+        """Whether a vertex's output has the same bits whichever others are asked for."""
+        by_layers = getattr(self._model, "layerwise", False) and self.plan.by_layers
+        # Rows that are joined, or that no layer computes, are computed together with the others that are asked for.
+        apart = by_layers and not self._model.needs_all_outputs and self._model.num_layers > 0
+        return bool(apart and self.plan.computes_every_vertex)
 
     def depth(self, types: set[str], hidden: bool) -> int:
         """The layers that outputs of some types take, where the model is computed layer by layer."""
