@@ -13,6 +13,7 @@ from penstock.cluster.worker import cut_graph, edge_tasks
 from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
 from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.session import make_parted_session
+from penstock.errors import PenstockError
 from penstock.graph import arrays
 from penstock.graph import data as graph_data
 from penstock.graph.csr import build_lists
@@ -250,3 +251,22 @@ def test_labels_that_are_wrong_are_refused_as_on_one_machine(tmp_path):
         labelled_vertices(graph, job, "node-classification")
     with running_worker(partition, job, tmp_path / "run") as member, refused(f"too-large 'node' 1000000 {row}"):
         make_parted_session(Parts(member), job)
+
+
+def test_times_without_a_number_are_named_by_their_owners(tmp_path):
+    """By the vertex's original number; the owners count them, and no times are read for it."""
+    partition, graph = made_partition(tmp_path / "parts", 20_000)
+    when = graph.nodes["node"].fields["when"]
+    lacking = partition.original()[[11_000, 15_000]]
+    when[lacking] = np.nan
+    partition = cut(graph, Cut(2, method="random"), tmp_path / "again")
+    first = int(partition.original()[partition.new_ids(lacking).min()])
+    with running_worker(partition, job_for(partition, {"time": "node:when"}), tmp_path / "run") as member:
+        parts = Parts(member)
+        with refused(f"not-finite 'node/when' 2 {first}"):
+            parts.vertex_times("node:when")
+        with refused("wrong-type 'node/x'"):
+            parts.vertex_times("node:x")
+        assert list(map(len, parts.different_labels("node", "y"))) == [5, 5]
+        with pytest.raises(PenstockError, match="no column of numbers 'x'"):
+            list(parts.different_labels("node", "x"))
