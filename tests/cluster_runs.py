@@ -12,12 +12,18 @@ import numpy as np
 import psutil
 import yaml
 
-from forks import running_forks
+from forks import ForkedTask, running_forks
 from penstock.cluster import run as cluster_run
 from penstock.cluster.controller import Controller
+from penstock.cluster.layout import CONTROLLER, Setup, lay_out
+from penstock.cluster.member import Member
+from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.partition import Cut, cut
 from penstock.progress import Progress
 from penstock.train.job import job_of
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.transport.tls import make_credentials
 from training_graphs import lines_of
 
 JOB = {
@@ -182,3 +188,52 @@ def marked_processes(mark: str) -> list[str]:
 def result_of(run: Path) -> dict:
     """What run.json says came of it."""
     return json.loads((Path(run) / "run.json").read_text())["result"]
+
+
+@contextmanager
+def running_worker(partition, job, folder, alone=False):
+    """A worker beside the first part, as the run's tasks know it, while the stores of all parts run. `alone`: it is the
+    run's only worker."""
+    cluster = ClusterDocument(
+        machines=[Machine(name=f"m{n}", workers=0 if alone and n else 1) for n in range(partition.parts)]
+    )
+    layout = lay_out(cluster, partition.parts)
+    keys = make_credentials([CONTROLLER, *(task.id for task in layout.tasks)])
+    (folder / "logs").mkdir(parents=True)
+    with Endpoint(keys[CONTROLLER], "127.0.0.1", cluster.wire) as controller:
+        addresses = {}
+
+        def here(message, sender):
+            if message.body["ready"]:
+                addresses[sender] = message.body["address"]
+            return Message("here", addresses)
+
+        controller.serve("here", here)
+        controller.serve("beat", lambda message, sender: Message("beat"))
+        template = Setup(
+            task=layout.tasks[0],
+            incarnation=0,
+            credentials="",
+            controller=controller.address,
+            run=str(folder),
+            partition=str(partition.path),
+            job=job.model_dump(mode="json"),
+            cluster=cluster,
+            layout=layout,
+            addresses={},
+        )
+
+        def told(task):
+            return template.model_copy(update={"task": task, "credentials": keys[task.id].to_json()})
+
+        stores = [ForkedTask(told(task), folder / "logs" / f"{task.id}.log") for task in layout.of_kind("store")]
+        try:
+            with Member(told(layout.of_kind("worker")[0])) as worker:
+                while len(addresses) < len(stores):
+                    assert all(store.poll() is None for store in stores), (folder / "logs").iterdir()
+                    worker.stopped.wait(0.01)
+                worker.announce(ready=False)
+                yield worker
+        finally:
+            for store in stores:
+                store.kill()

@@ -1,30 +1,31 @@
 """What a worker of a cut graph keeps and takes grows with its batches and splits, not with the graph's vertices."""
 
 import tracemalloc
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from forks import ForkedTask
+from cluster_runs import running_worker
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.cluster.layout import CONTROLLER, Setup, lay_out
-from penstock.cluster.member import Member
-from penstock.cluster.worker import cut_graph
+from penstock.cluster.worker import cut_graph, edge_tasks
 from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
 from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.session import make_parted_session
+from penstock.errors import PenstockError
+from penstock.graph import arrays
+from penstock.graph import data as graph_data
 from penstock.graph.csr import build_lists
-from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.partition import Cut, cut, owners
+from penstock.pipeline.batch_rows import as_tensors
 from penstock.pipeline.schedule import Schedule
+from penstock.sampling.links import known
 from penstock.sampling.parts import graph as parted_graphs
+from penstock.sampling.parts import relation
+from penstock.sampling.triples import batcher as triple_batches
 from penstock.train.dataset.labels import SplitValues, different_labels, labelled_vertices
 from penstock.train.job import make_job
-from penstock.wire.endpoint import Endpoint
-from penstock.wire.message import Message
-from penstock.wire.transport.tls import make_credentials
 from refusals import refused
 
 SMALL, LARGE = 300_000, 2_000_000
@@ -36,13 +37,15 @@ MOST = 0.5
 """
 
 
-def made_partition(folder, count, labels=None):
-    """Two parts of a graph in which few vertices have edges and labels, and are anywhere in it."""
+def made_partition(folder, count, labels=None, parts=2, pairs=0):
+    """Parts of a graph in which few vertices have edges and labels, and are anywhere in it; for validation and test
+    so many `pairs` are held out."""
     rng = np.random.default_rng(0)
     linked = np.sort(rng.choice(count, LINKED, replace=False))
     ends = linked[rng.integers(0, LINKED, (2, 5 * LINKED))]
     indptr, indices, _ = build_lists(*ends, count, count)
-    edges = EdgeSet(indptr, indices, {"t": rng.random(len(indices))})
+    held_out = {name: linked[rng.integers(0, LINKED, (pairs, 2))] for name in ("val", "test") if pairs}
+    edges = EdgeSet(indptr, indices, {"t": rng.random(len(indices))}, held_out)
     y = np.full(count, -1)
     y[linked] = rng.integers(0, 4, LINKED)
     x = np.zeros((count, 2), np.float32)
@@ -50,67 +53,26 @@ def made_partition(folder, count, labels=None):
     splits = {"train": linked[::4], "val": linked[1::4], "test": linked[2::8]}
     fields = {"x": x, "y": y if labels is None else labels(y), "when": rng.random(count)}
     graph = Graph({"node": NodeSet(count, fields, splits)}, {("node", "to", "node"): edges}, f"of {count}")
-    return cut(graph, Cut(2, method="random"), folder), graph
-
-
-@contextmanager
-def running_worker(partition, job, folder):
-    """A worker beside the first part, as the run's tasks know it, while the stores of both parts run."""
-    cluster = ClusterDocument(machines=[Machine(name=f"m{n}", workers=1) for n in range(partition.parts)])
-    layout = lay_out(cluster, partition.parts)
-    keys = make_credentials([CONTROLLER, *(task.id for task in layout.tasks)])
-    (folder / "logs").mkdir(parents=True)
-    with Endpoint(keys[CONTROLLER], "127.0.0.1", cluster.wire) as controller:
-        addresses = {}
-
-        def here(message, sender):
-            if message.body["ready"]:
-                addresses[sender] = message.body["address"]
-            return Message("here", addresses)
-
-        controller.serve("here", here)
-        controller.serve("beat", lambda message, sender: Message("beat"))
-        template = Setup(
-            task=layout.tasks[0],
-            incarnation=0,
-            credentials="",
-            controller=controller.address,
-            run=str(folder),
-            partition=str(partition.path),
-            job=job.model_dump(mode="json"),
-            cluster=cluster,
-            layout=layout,
-            addresses={},
-        )
-
-        def told(task):
-            return template.model_copy(update={"task": task, "credentials": keys[task.id].to_json()})
-
-        stores = [ForkedTask(told(task), folder / "logs" / f"{task.id}.log") for task in layout.of_kind("store")]
-        try:
-            with Member(told(layout.of_kind("worker")[0])) as worker:
-                while len(addresses) < len(stores):
-                    assert all(store.poll() is None for store in stores), (folder / "logs").iterdir()
-                    worker.stopped.wait(0.01)
-                worker.announce(ready=False)
-                yield worker
-        finally:
-            for store in stores:
-                store.kill()
+    return cut(graph, Cut(parts, method="random"), folder), graph
 
 
 def use(member, job):
-    """A session from its beginning, some of its batches, and the neighbourhoods of a validation."""
+    """A session from its beginning, some of its batches with their losses, and the neighbourhoods of a validation."""
     parts = Parts(member)
     session, group = make_parted_session(parts, job)
-    assert isinstance(session.graph.nodes["node"].fields["y"], SplitValues)
     schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed)
+    losses = []
     for planned, _ in zip(schedule.from_position(), range(3), strict=False):
-        session.task.label(session.task.sample(group.share(planned)))
+        batch = session.task.sample(group.share(planned))
+        session.task.label(batch)
+        with torch.no_grad():
+            batch.labels = as_tensors(batch.labels)
+            out = session.model(batch.blocks, session.inputs.pull("node", batch.vertices["node"]))
+            losses.append(session.task.loss(out, batch).item())
     plan = PartedPlan(session, parts, SimpleNamespace(rank=0, world=1), "validation")
     for _ in plan.neighbourhoods("node", session.graph.nodes["node"].splits["val"]):
         pass
-    return session
+    return session, losses
 
 
 def traced_peak(partition, job, folder):
@@ -118,12 +80,50 @@ def traced_peak(partition, job, folder):
     with running_worker(partition, job, folder) as member:
         tracemalloc.start()
         try:
-            session = use(member, job)
+            session, _ = use(member, job)
             kept, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
         del session
         return kept, most
+
+
+LINKS = {"task": "link-prediction", "held_out": [0.05, 0.1], "rank_against": 10}
+TRIPLES = {"task": "knowledge-graph-completion"}
+TASKS = {
+    "neighbour": {},
+    "labor": {"sampler": "labor"},
+    "times of edges": {"time": "t", "seed_time": "when"},
+    "times of vertices": {"time": "node:when"},
+    "ages": {"time": "node:when", "time_width": 4, "model": "gatv2"},
+    "links": LINKS,
+    "joint": {**LINKS, "negatives": "joint", "filtered": True},
+    "triples": TRIPLES,
+    "shared": {**TRIPLES, "negatives": "joint", "negatives_per_edge": 16},
+}
+
+
+def job_for(partition, fields):
+    options = {"batch_size": 64, "hidden": 8, "fanouts": [3, 3], "model": "sage", "threads": 1, **fields}
+    return make_job({"graph": str(partition.path), **options})
+
+
+def lower_limits(monkeypatch):
+    """Blocks, and what is kept up to a limit that does not depend on the graph, are small, so that they hide nothing.
+    What would be in memory in a small graph is then in files."""
+    for place, name, size in (
+        (cut_graph, "_COLUMN", 1 << 14),
+        (edge_tasks, "_NUMBERED", 1 << 14),
+        (graph_data, "_LISTS", 1 << 14),
+        (owners, "_WINDOW", 1 << 14),
+        (relation, "_PIECE", 1 << 14),
+        (parted_graphs, "DIRECT_LIMIT_OF_PARTS", 1 << 10),
+        (parted_graphs, "KEPT_TIMES", 1 << 8),
+        (arrays, "NUMBERS_IN_MEMORY", 1 << 10),
+        (known, "NUMBERS_IN_MEMORY", 1 << 10),
+        (triple_batches, "_DIRECT", 1 << 6),
+    ):
+        monkeypatch.setattr(place, name, size)
 
 
 @pytest.fixture(scope="module")
@@ -133,27 +133,49 @@ def partitions(tmp_path_factory):
     return {count: made_partition(tmp_path_factory.mktemp("parts") / str(count), count)[0] for count in counts}
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"sampler": "labor"}, {"time": "t", "seed_time": "when"}],
-    ids=["neighbour", "labor", "times"],
-)
-def test_no_array_of_all_vertices(partitions, tmp_path, monkeypatch, fields):
-    """Blocks, and tables that do not depend on the batch, are small here so that they do not hide one."""
-    for place, name, size in (
-        (cut_graph, "_COLUMN", 1 << 14),
-        (owners, "_WINDOW", 1 << 14),
-        (parted_graphs, "DIRECT_LIMIT_OF_PARTS", 1 << 10),
-    ):
-        monkeypatch.setattr(place, name, size)
-    found = {}
+@pytest.fixture(scope="module")
+def with_pairs(tmp_path_factory):
+    """The same with pairs that are held out."""
+    counts = (SMALL, SMALL + 1, LARGE)
+    folder = tmp_path_factory.mktemp("with-pairs")
+    return {count: made_partition(folder / str(count), count, pairs=100)[0] for count in counts}
+
+
+@pytest.mark.parametrize("task", ["neighbour", "labor", "times of edges", "times of vertices", "links", "triples"])
+def test_no_array_of_all_vertices(request, tmp_path, monkeypatch, task):
+    lower_limits(monkeypatch)
+    found, partitions = {}, request.getfixturevalue("with_pairs" if task == "triples" else "partitions")
     for count, partition in partitions.items():
-        options = {"batch_size": 64, "hidden": 8, "fanouts": [3, 3], "model": "sage", **fields}
-        job = make_job({"graph": str(partition.path), **options})
         # The first one is for what only a process's first session takes.
-        found[count] = traced_peak(partition, job, tmp_path / f"run-{count}")
+        found[count] = traced_peak(partition, job_for(partition, TASKS[task]), tmp_path / f"run-{count}")
     for before, after in zip(found[SMALL + 1], found[LARGE], strict=True):
         assert after - before < MOST * (LARGE - SMALL), found
+
+
+@pytest.fixture(scope="module")
+def cuts(tmp_path_factory):
+    """One graph, with and without pairs that are held out, in 1, 2 and 4 parts."""
+    folder = tmp_path_factory.mktemp("cuts")
+    return {
+        (parts, pairs): made_partition(folder / f"{parts}-{pairs}", 20_000, parts=parts, pairs=pairs)[0]
+        for parts in (1, 2, 4)
+        for pairs in (0, 100)
+    }
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_losses_do_not_depend_on_parts_or_on_what_is_in_memory(cuts, tmp_path, task):
+    found = {}
+    for parts, low in ((1, False), (2, False), (1, True), (2, True), (4, True)):
+        partition = cuts[parts, 100 if "triples" in task or task == "shared" else 0]
+        job = job_for(partition, TASKS[task])
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            if low:
+                lower_limits(monkeypatch)
+            with running_worker(partition, job, tmp_path / f"{parts}-{low}", alone=True) as member:
+                _, found[parts, low] = use(member, job)
+    first, *others = found.values()
+    assert len(first) == 3 and all(other == first for other in others), found
 
 
 @pytest.mark.parametrize(
@@ -229,3 +251,22 @@ def test_labels_that_are_wrong_are_refused_as_on_one_machine(tmp_path):
         labelled_vertices(graph, job, "node-classification")
     with running_worker(partition, job, tmp_path / "run") as member, refused(f"too-large 'node' 1000000 {row}"):
         make_parted_session(Parts(member), job)
+
+
+def test_times_without_a_number_are_named_by_their_owners(tmp_path):
+    """By the vertex's original number; the owners count them, and no times are read for it."""
+    partition, graph = made_partition(tmp_path / "parts", 20_000)
+    when = graph.nodes["node"].fields["when"]
+    lacking = partition.original()[[11_000, 15_000]]
+    when[lacking] = np.nan
+    partition = cut(graph, Cut(2, method="random"), tmp_path / "again")
+    first = int(partition.original()[partition.new_ids(lacking).min()])
+    with running_worker(partition, job_for(partition, {"time": "node:when"}), tmp_path / "run") as member:
+        parts = Parts(member)
+        with refused(f"not-finite 'node/when' 2 {first}"):
+            parts.vertex_times("node:when")
+        with refused("wrong-type 'node/x'"):
+            parts.vertex_times("node:x")
+        assert list(map(len, parts.different_labels("node", "y"))) == [5, 5]
+        with pytest.raises(PenstockError, match="no column of numbers 'x'"):
+            list(parts.different_labels("node", "x"))

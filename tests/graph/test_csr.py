@@ -1,10 +1,13 @@
 """Neighbour lists against NumPy's sort."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.graph import data
 from penstock.graph.csr import build_lists, deduplicate_lists, transpose_lists
+from penstock.graph.data import EdgeSet
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 100), st.integers(0, 999), st.booleans())
@@ -32,3 +35,12 @@ def test_lists_are_stable_and_sorted(sources, targets, edges, seed, wide):
     rows = np.repeat(np.arange(targets), np.diff(once_indptr))
     assert list(zip(rows.tolist(), once.tolist(), strict=True)) == sorted(pairs)
     np.testing.assert_array_equal(indices[kept], once)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 3, 100])
+def test_destinations_of_lists_read_in_blocks(monkeypatch, at_a_time):
+    monkeypatch.setattr(data, "_LISTS", at_a_time)
+    edges = EdgeSet(np.array([0, 0, 2, 2, 5, 5, 6, 6]), np.arange(6, dtype=np.int32))
+    np.testing.assert_array_equal(edges.destinations(), [1, 1, 3, 3, 3, 5])
+    assert edges.destinations().dtype == np.int32
+    assert EdgeSet(np.zeros(1, np.int64), np.empty(0, np.int32)).destinations().shape == (0,)

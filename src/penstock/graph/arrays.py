@@ -380,6 +380,18 @@ def passing_rows(
         ) from error
 
 
+NUMBERS_IN_MEMORY = 16 << 20
+"""Bytes up to which `passing_numbers` are in memory: offsets of two million lists."""
+
+
+def passing_numbers(count: int, dtype: np.dtype[Any]) -> Array:
+    """Temporary numbers (0 at first), one for each vertex of a cut graph: in memory where they are few, else in an
+    unlinked file, whose pages the system may take back.
+    """
+    mend = ", or set TMPDIR to a folder on a larger disk"
+    return passing_rows((count,), NUMBERS_IN_MEMORY, None, dtype, "A number for each vertex", mend)
+
+
 # Torch tensors as NumPy arrays and back, without copies where both sides allow it.
 
 

@@ -14,8 +14,11 @@ from penstock.graph.facts import Facts
 from penstock.graph.hashing import document_key, unit_draws
 from penstock.graph.ids import Ids
 from penstock.graph.schema import EdgeType, check_names, edge_key
+from penstock.processes import ranges
 
 SPLITS = ("train", "val", "test")
+_LISTS = 1 << 20
+"""Lists whose lengths are computed at a time."""
 
 
 @dataclass(eq=False)
@@ -84,7 +87,11 @@ class EdgeSet:
 
     def destinations(self) -> Array:
         """The destination of every edge, in list order. As large as the edges: for converters and tests."""
-        return np.repeat(np.arange(len(self.indptr) - 1, dtype=self.indices.dtype), np.diff(self.indptr))
+        found = np.empty(self.count, self.indices.dtype)
+        for first, last in ranges(len(self.indptr) - 1, _LISTS):
+            offsets = self.indptr[first : last + 1]
+            found[offsets[0] : offsets[-1]] = np.repeat(np.arange(first, last, dtype=found.dtype), np.diff(offsets))
+        return found
 
     def edge_index(self) -> Array:
         """[2, edges] sources above destinations."""

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_graphs import RATED, RATES, shop_graph
 
+from penstock.graph.csr import build_lists
 from penstock.sampling import BatchKey, NeighbourSampler
 from penstock.sampling.block import merge_edges
-from penstock.sampling.links import EdgeBatcher, InBatch, Joint, Uniform, find_reverse, negatives_named
+from penstock.sampling.links import EdgeBatcher, InBatch, Joint, Uniform, find_reverse, known, negatives_named
 from random_graphs import directed_graph, graphs, power_law_graph
 from refusals import refused
 
@@ -108,6 +109,19 @@ def test_mapped_graphs_give_the_same_batches(tmp_path):
 def test_exclusions_of_a_directed_graph_go_one_way():
     batch = EdgeBatcher(directed_graph(100, 300)).batch(np.arange(9), KEY)
     np.testing.assert_array_equal(batch.exclude, np.stack([batch.source, batch.destination]))
+
+
+def test_reverses_are_found_by_a_search_as_by_cursors():
+    rng, kernels, answers = np.random.default_rng(0), (known._all_turned, known._all_found_turned), set()
+    for turned in (True, False) * 5:
+        ends = rng.integers(0, 20, (2, 40))
+        lists = [*build_lists(*ends, 20, 20)[:2], *build_lists(*ends[::-1], 20, 20)[:2]]
+        if not turned:
+            lists[3] = np.sort(rng.integers(0, 20, 40)).astype(lists[3].dtype)
+        found = [bool(kernel(*lists)) for kernel in kernels]
+        assert found[0] == found[1]
+        answers.add(found[0])
+    assert answers == {True, False}
 
 
 def test_exclusions_of_a_typed_graph_name_the_reverse_relation():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from link_graphs import RATES, shop_graph, true_pairs
 
-from penstock.sampling.links import dot_product, known_edges, ranks, ranks_of_scores
+from penstock.sampling.links import dot_product, drawn_candidates, known_edges, ranks, ranks_of_scores
 from random_graphs import directed_graph, graphs
 from refusals import refused
 
@@ -73,6 +73,20 @@ def test_ranks_among_drawn_candidates_equal_brute_force(corrupt, filtered):
         assert not left_out
         assert rank == brute_rank(scores, 0, left_out)
     assert (ranks(score_block, pairs, known, 12, filtered, corrupt, seed=1) != found).any()
+
+
+@pytest.mark.parametrize("corrupt", ["destination", "source"])
+def test_candidates_are_known_before_they_are_scored(corrupt):
+    graph = shop_graph()
+    known, pairs = known_edges(graph, RATES), graph.edges[RATES].edge_index().T[:40]
+    read = set()
+
+    def score(kept, others):
+        read.update(others[:, 1:].ravel().tolist())
+        return np.zeros(others.shape)
+
+    ranks(score, pairs, known, 3, corrupt=corrupt, block_bytes=200)
+    assert drawn_candidates(pairs, known, 3, corrupt=corrupt).tolist() == sorted(read)
 
 
 def test_a_model_that_scores_all_alike_is_in_the_middle():

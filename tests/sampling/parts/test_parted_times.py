@@ -1,12 +1,22 @@
 """A cut graph sampled by time: the uncut graph's batches, also of a part of the seeds."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from cut_and_sampled import KEY, assert_same_but_for_numbers, cut_at_random, plain_graph, typed_graph
 
 from penstock.sampling import NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.links import HeldOutRule
-from penstock.sampling.parts import HoldoutSampler, OwnedPart, RemoteSampler, parted_sampler, serve_batches
+from penstock.sampling.parts import (
+    HoldoutSampler,
+    OwnedPart,
+    RemoteSampler,
+    VertexTimes,
+    parted_sampler,
+    serve_batches,
+)
+from penstock.sampling.parts import graph as parted_graphs
 from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
 from refusals import refused
@@ -49,7 +59,7 @@ def test_parts_behind_the_wire_and_here(tmp_path, owners, dtype, weight):
     "dtype, weight", [(np.int32, None), (np.uint16, None), (np.float64, None), (np.int64, "w"), (np.int64, "exact")]
 )
 @pytest.mark.parametrize("replace", [False, True])
-def test_times_of_vertices(tmp_path, owners, dtype, replace, weight):
+def test_times_of_vertices(tmp_path, owners, monkeypatch, dtype, replace, weight):
     """Also in proportion to weights, of which some are 0 and some are no float32."""
     graph, times = timed_graph(np.int64)
     (edges,) = graph.edges.values()
@@ -60,9 +70,40 @@ def test_times_of_vertices(tmp_path, owners, dtype, replace, weight):
     partition = cut_at_random(graph, 3, tmp_path)
     _, channels = owners(partition)
     when = graph.nodes["node"].fields["when"][partition.original()]
-    for local in ({}, {1: OwnedPart.of(partition, 1)}):
-        sampler = parted_sampler(partition, **how, local=local, channels=channels, vertex_times=when)
+    monkeypatch.setattr(parted_graphs, "KEPT_TIMES", 50)
+    for local, known in (({}, when), ({1: OwnedPart.of(partition, 1)}, VertexTimes(300, when.dtype, when.take))):
+        sampler = parted_sampler(partition, **how, local=local, channels=channels, vertex_times=known)
         assert_same_but_for_numbers(partition, sampler.sample(partition.new_ids(SEEDS), KEY, times=times), whole)
+
+
+@pytest.mark.parametrize("slots", [1 << 10, 1 << 6])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float64])
+def test_times_that_were_read_are_kept_up_to_a_limit(monkeypatch, slots, dtype):
+    """By several threads at once; where every vertex has a slot, each time is read about once."""
+    monkeypatch.setattr(parted_graphs, "KEPT_TIMES", slots)
+    times, asked = np.random.default_rng(0).uniform(0, 200, 1000).astype(dtype), []
+
+    def read(numbers):
+        asked.append(len(np.unique(numbers)))
+        return times[numbers]
+
+    kept = VertexTimes(1000, times.dtype, read)
+    assert len(kept) == 1000 and kept.dtype == times.dtype
+
+    def ask(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(50):
+            numbers = rng.integers(0, 1000, 30).astype(np.int32)
+            np.testing.assert_array_equal(kept[numbers], times[numbers])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(ask, range(4)))
+    assert len(kept._kept) == slots
+    before = sum(asked)
+    np.testing.assert_array_equal(kept[np.arange(1000)], times)
+    np.testing.assert_array_equal(kept[np.arange(1000)], times)
+    # Two threads may read the same time at once, at first.
+    assert sum(asked) - before < 2000 and (slots < 1000 or before < 1500)
 
 
 def test_a_share_of_the_seeds_has_its_trees_of_the_whole(tmp_path, owners):

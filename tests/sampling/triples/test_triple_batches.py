@@ -15,6 +15,7 @@ from penstock.sampling.triples import (
     training_triples,
     triple_negatives,
 )
+from penstock.sampling.triples import batcher as batcher_of_triples
 from penstock.sampling.triples.batcher import weight_sums
 from penstock.train.dataset.prepared_graph import with_reverses
 from refusals import refused
@@ -57,6 +58,20 @@ def test_triples_are_those_of_the_lists():
     held = held_out_triples(graph, relations, found.entities, "val")
     assert held.total == 16 and held.tail[held.relation == 0].min() >= 30
     assert known.contains(triples).all() and not known.contains(held).any()
+
+
+@pytest.mark.parametrize("name, group", [("uniform", 0), ("joint", 0), ("joint", 5)])
+def test_tables_of_a_batch_serve_as_tables_of_all_entities(monkeypatch, name, group):
+    found, triples, _ = batcher(shop_graph(), name, 6, group)
+    positions = np.random.default_rng(0).permutation(triples.total)[:32]
+    direct = found.batch(positions, KEY)
+    monkeypatch.setattr(batcher_of_triples, "_DIRECT", 5)
+    hashed = found.batch(positions, KEY)
+    np.testing.assert_array_equal(hashed.numbers, direct.numbers)
+    for end, drawn in direct.corrupted.items():
+        np.testing.assert_array_equal(hashed.corrupted[end].entities, drawn.entities)
+        np.testing.assert_array_equal(hashed.corrupted[end].masked, drawn.masked)
+    assert name == "uniform" or any(len(drawn.masked) for drawn in direct.corrupted.values())
 
 
 @pytest.mark.parametrize("name, group", [("uniform", 0), ("joint", 0), ("joint", 5), ("all", 0)])

@@ -13,10 +13,13 @@ from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member
 from penstock.cluster.worker.cut_graph import checked_part
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, passing_rows
+from penstock.graph.arrays import Array, passing_rows, release_pages
+from penstock.graph.data import NodeSet
 from penstock.graph.files import make_private_folder
 from penstock.graph.folder import Graph
 from penstock.graph.hashing import seed_of
+from penstock.graph.integrity import nan_rows
+from penstock.graph.schema import file_name
 from penstock.hardware.cluster import Replica
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.options import width_of_embedding
@@ -31,6 +34,7 @@ from penstock.store.parts.replicas import HeldRows, ReplicaService
 from penstock.store.parts.requests import MemoryRequest, checked
 from penstock.store.parts.service import IN_MEMORY
 from penstock.store.rows import by_counts, count_in_lists
+from penstock.train.dataset.labels import column, different_values
 from penstock.wire.message import Message
 
 # The replicas of a run: what a store of one machine holds of other machines' parts.
@@ -211,8 +215,14 @@ def _new_memory(size: int) -> int:
     return file
 
 
+_READ = 1 << 20
+"""Rows of a column that are read at a time."""
+
+
 def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:
-    """Answer the requests "part" and "splits"."""
+    """Answer the requests "part", "splits", "different-labels" and "nan-times"."""
+    found: dict[tuple[Any, ...], Array | None] = {}
+    lock = threading.Lock()
 
     def part_of(message: Message) -> Graph:
         part = message.body.get("part")
@@ -225,18 +235,51 @@ def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:
     def describe(message: Message, sender: str) -> Message:
         return Message("part", described(part_of(message), str(message.body.get("label"))))
 
-    def splits(message: Message, sender: str) -> Message:
+    def nodes_of(message: Message) -> NodeSet:
         nodes = part_of(message).nodes.get(str(message.body.get("node_type")))
         if nodes is None:
             raise PenstockError(
                 f"There are no vertices of type {message.body.get('node_type')!r}.", code="unknown-name"
             )
+        return nodes
+
+    def column_of(message: Message) -> tuple[str, Array]:
+        nodes, name = nodes_of(message), str(message.body.get("field"))
+        values = nodes.fields.get(name)
+        if values is None or values.dtype.kind not in "biuf" or math.prod(values.shape[1:]) != 1:
+            raise PenstockError(f"There is no column of numbers {name!r} of these vertices.", code="field-missing")
+        return name, values
+
+    def different(message: Message, sender: str) -> Message:
+        """Answer with the different labels of a part, each once; without an array where there are too many."""
+        name, values = column_of(message)
+        key = message.body["part"], message.body["node_type"], name
+        with lock:
+            if key not in found:
+                blocks = (values[first:last] for first, last in ranges(len(values), _READ))
+                found[key] = different_values(column(values[:0]), blocks)
+                release_pages(values)
+        labels = found[key]
+        return Message("different-labels", {}, () if labels is None else (labels,))
+
+    def nan_times(message: Message, sender: str) -> Message:
+        """Answer with how many times of a part are NaN, and the new number of the first such vertex (-1: none)."""
+        name, values = column_of(message)
+        nodes, rows, first = nodes_of(message), 0, -1
+        if values.dtype.kind == "f":
+            rows, first = nodes.facts.of(f"field.{file_name(name)}", values, "NaN", nan_rows)
+        return Message("nan-times", {"rows": rows, "first": first + nodes.first if rows else -1})
+
+    def splits(message: Message, sender: str) -> Message:
+        nodes = nodes_of(message)
         # Rows of a part are numbered from its first.
         rows = tuple(np.asarray(rows, np.int64) + nodes.first for rows in nodes.splits.values())
         return Message("splits", {"names": list(nodes.splits)}, rows)
 
     member.endpoint.serve("part", describe)
     member.endpoint.serve("splits", splits)
+    member.endpoint.serve("different-labels", different)
+    member.endpoint.serve("nan-times", nan_times)
 
 
 def described(graph: Graph, label: str) -> dict[str, Any]:

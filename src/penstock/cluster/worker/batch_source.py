@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -290,12 +290,19 @@ def vertex_share(shares: Sequence[float], rank: int) -> Callable[[Array], Array]
     return None if len(shares) == 1 else partial(_within, share=_range_of(shares, rank))
 
 
+class Numbers(Protocol):
+    """The numbers in the partitioned graph of vertices or entities, by original number."""
+
+    def __getitem__(self, numbers: Array) -> Array:
+        """The numbers of some."""
+
+
 class EdgeSplit:
     """Splits batches of edges by their destinations, whose numbers in the partitioned graph are `new`, as `SeedSplit`
     does.
     """
 
-    def __init__(self, new: Array, shares: Sequence[float], rank: int) -> None:
+    def __init__(self, new: Numbers, shares: Sequence[float], rank: int) -> None:
         self._new, self._range = new, _range_of(shares, rank)
 
     def __call__(self, links: EdgeBatch | TripleBatch) -> Array:

@@ -14,7 +14,7 @@ from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.folder import Graph
 from penstock.graph.hashing import seed_of
-from penstock.graph.integrity import check_graph, nan_rows, require_finite
+from penstock.graph.integrity import check_graph, require_finite
 from penstock.graph.schema import EdgeType, edge_key, is_about
 from penstock.partition import Partition, open_partition
 from penstock.processes import ranges
@@ -22,7 +22,7 @@ from penstock.sampling.block import BatchKey
 from penstock.sampling.exclusion import Exclusion
 from penstock.sampling.explanation import SamplingExplanation
 from penstock.sampling.links import HeldOutRule
-from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
+from penstock.sampling.parts import OwnedPart, RelationReader, VertexTimes, edge_types_in
 from penstock.sampling.parts.remote import place_lists
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.temporal import OF_NODES
@@ -229,7 +229,7 @@ class Parts:
         self.score_bytes = 0
         """Bytes of explanations' scores that were sent to the owners of lists."""
         self.exchange = RowExchange(member)
-        self._times: Array | None = None
+        self._times: VertexTimes | None = None
 
     @cached_property
     def edge_types(self) -> list[EdgeType]:
@@ -245,18 +245,19 @@ class Parts:
         """A reader of whole relations."""
         return RelationReader(self.partition, self.owned, self.lists)
 
-    def vertex_times(self, time: str | None) -> Array | None:
-        """The times of all vertices, by new number, if a job draws by the times of vertices; read once."""
+    def vertex_times(self, time: str | None) -> VertexTimes | None:
+        """The times of vertices, by new number, if a job draws by the times of vertices; all have one."""
         if time is None or not time.startswith(OF_NODES):
             return None
         if self._times is None:
             name = f"{self.partition.book.type_named(None)}/{time.removeprefix(OF_NODES)}"
-            count = self.partition.book.count()
             source = self.store.source(name)
-            self._times = np.empty((count, *source.row_shape()), source.dtype)
-            for some in ranges(count, _COLUMN):
-                self._times[slice(*some)] = source.read(np.arange(*some))
-            rows, first = nan_rows(self._times) if self._times.dtype.kind == "f" else (0, -1)
+            if source.row_shape():
+                raise PenstockError(
+                    f"Field {name!r} cannot be used as times: it must hold one signed number for each.",
+                    code="wrong-type",
+                )
+            rows, first = self.nan_times(*name.split("/", 1))
             if rows:
                 original = int(self.partition.original()[first])
                 raise PenstockError(
@@ -264,6 +265,7 @@ class Parts:
                     " vertex a time.",
                     code="not-finite",
                 )
+            self._times = VertexTimes(self.partition.book.count(), source.dtype, source.read)
         return self._times
 
     def edge_times(self, time: str | None) -> Callable[[str, Array], Array] | None:
@@ -284,6 +286,33 @@ class Parts:
             return endpoint.channel(owners[part], flow, priority)
 
         return channel
+
+    def nan_times(self, node_type: str, field: str) -> tuple[int, int]:
+        """How many numbers of a column are NaN, as its owners count them, and the first such vertex by new number."""
+        said = [answer.body for answer in self._ask_owners("nan-times", node_type, field)]
+        found = [(int(each["rows"]), int(each["first"])) for each in said]
+        return sum(rows for rows, _ in found), next((first for rows, first in found if rows), -1)
+
+    def different_labels(self, node_type: str, field: str) -> Iterator[Array | None]:
+        """The different labels of each part, as its owner finds them; None: too many."""
+        dtype = self.store.source(f"{node_type}/{field}").dtype
+        for part, answer in enumerate(self._ask_owners("different-labels", node_type, field)):
+            if any(labels.ndim != 1 or labels.dtype != dtype for labels in answer.arrays):
+                raise PenstockError(
+                    f"The owner of part {part} answered with other labels than {dtype}: run the same release on all"
+                    " machines.",
+                    code="malformed-message",
+                )
+            yield answer.arrays[0] if answer.arrays else None
+
+    def _ask_owners(self, kind: str, node_type: str, field: str) -> list[Message]:
+        """The answers of all parts' owners about a column."""
+        patience = self.member.setup.cluster.failure.patience
+        calls = [
+            self.lists(part).start(Message(kind, {"part": part, "node_type": node_type, "field": field}), patience)
+            for part in range(self.partition.parts)
+        ]
+        return [call.result() for call in calls]
 
     def describe(self, label: str) -> list[dict[str, Any]]:
         """The description of every part, in order."""
@@ -341,15 +370,13 @@ def _values_of_splits(
     def read(original: Array) -> Array:
         return column(source.read(parts.partition.new_ids(original, node_type)))
 
-    def blocks() -> Iterator[Array]:
-        return (source.read(np.arange(*some)) for some in ranges(count, _COLUMN))
-
-    if field == times and source.dtype.kind == "f" and any(np.isnan(block).any() for block in blocks()):
+    of_times = field == times and source.dtype.kind == "f" and not source.row_shape()
+    if of_times and parts.nan_times(node_type, field)[0]:
         return None
     different: Array | None = read(np.arange(0))
     if field == job.label:
         first = read(np.arange(min(count, SAMPLED if source.dtype.kind == "f" else 0)))
-        different = different_labels(first, blocks(), job)
+        different = different_labels(first, parts.different_labels(node_type, field), job)
     if different is None:
         return None
     rows = in_any(list(splits.values()))

@@ -8,9 +8,10 @@ import numpy as np
 from penstock.cluster.worker.batch_source import EdgeSplit, SeedSplit, make_parted_edge_batches, whole_batches
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges, SupervisedEdges, edge_column
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, index_dtype
+from penstock.graph.arrays import Array, index_dtype, passing_numbers, release_pages
 from penstock.graph.folder import Graph
 from penstock.graph.schema import TASK_FACTS, EdgeType, TaskName, edge_key
+from penstock.processes import ranges
 from penstock.sampling.block import BatchKey
 from penstock.sampling.exclusion import exclusion_of
 from penstock.sampling.links import EdgeBatcher, Reverse, find_reverse, split_and_tell, supervise
@@ -176,12 +177,38 @@ def _with_lists(graph: CutGraph, whole: Graph, kind: EdgeType, reverse: Reverse)
     return CutGraph(graph.nodes, edges, graph.field_names, graph.name, graph.nbytes)
 
 
+_NUMBERED = 1 << 20
+"""Vertices that are numbered at a time."""
+
+
 def new_numbers(parts: Parts, node_type: str) -> Array:
-    """The number in the partitioned graph of every vertex of a type, by its original number."""
+    """The number in the partitioned graph of every vertex of a type, by its original number.
+
+    Four bytes for each (eight in very large graphs), as `passing_numbers`: batches of edges ask for vertices that lie
+    anywhere, and a search in the original numbers takes as long for each part as a look here.
+    """
     original = parts.partition.original(node_type)
-    new = np.empty(len(original), index_dtype(len(original)))
-    new[original] = np.arange(len(original))
+    new = passing_numbers(len(original), index_dtype(len(original)))
+    for first, last in ranges(len(original), _NUMBERED):
+        new[original[first:last]] = np.arange(first, last)
+    for mapped in (original, new):
+        release_pages(mapped)
     return new
+
+
+class NewEntities:
+    """The numbers in the partitioned graph of entities of all types, types one after the other, by entity number."""
+
+    def __init__(self, entities: Entities, new: Mapping[str, Array]) -> None:
+        self._entities, self._new = entities, new
+
+    def __getitem__(self, numbers: Array) -> Array:
+        found = np.empty(len(numbers), np.int64)
+        of_type = np.searchsorted(self._entities.starts, numbers, "right") - 1
+        for place, name in enumerate(self._entities.types):
+            start, mine = self._entities.start(name), of_type == place
+            found[mine] = self._new[name][numbers[mine] - start] + np.int64(start)
+        return found
 
 
 # Knowledge graph completion on a partitioned graph. A worker reads the triples of all relations, in the original
@@ -208,8 +235,7 @@ def make_parted_triple_task(
     new = {name: new_numbers(parts, name) for name in entities.types}
     setup, share = parts.member.setup, None
     if setup.layout.world > 1:
-        every = np.concatenate([new[name].astype(np.int64) + entities.start(name) for name in entities.types])
-        share = EdgeSplit(every, setup.layout.shares, setup.task.rank)
+        share = EdgeSplit(NewEntities(entities, new), setup.layout.shares, setup.task.rank)
     count = sum(edges.count for edges in lists.values())
     training = np.arange(count, dtype=index_dtype(count))
     batches = make_parted_edge_batches(parts, job, new, training)

@@ -24,7 +24,7 @@ from penstock.sampling.parts import parted_sampler
 from penstock.store.parts import PartedStore
 from penstock.train.batch_source import clock_for, layers_of
 from penstock.train.layerwise.host import SHARE, followed_relations
-from penstock.train.layerwise.inference import Chunk, GrowingChunks, Level, Sampled
+from penstock.train.layerwise.inference import Chunk, GrowingChunks, Level, Sampled, VertexRange
 from penstock.train.session import Session
 from penstock.train.steps.group import RegroupError
 
@@ -68,6 +68,8 @@ class PartedPlan:
     computed by new one.
     """
 
+    computes_every_vertex = True
+
     def __init__(self, session: Session, parts: Parts, workers: InferenceGroup, name: str) -> None:
         """`name` distinguishes the fields of this inference from those of others."""
         self._session, self._parts, self._workers, self._name = session, parts, workers, name
@@ -109,7 +111,7 @@ class PartedPlan:
         sample = self._sampler([self._hops[number]])
         for name in self._types[number]:
             for first, last in self._ranges(name):
-                yield from self._grower().over(Chunk(name, np.arange(first, last), first), sample)
+                yield from self._grower().over(Chunk(name, VertexRange(first, last), first), sample)
 
     def level(self, number: int) -> Level:
         """Storage at the owners of the vertices."""

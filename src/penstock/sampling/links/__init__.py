@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import PenstockError, nearest
 from penstock.sampling.links.batcher import EdgeBatch, EdgeBatcher, Exclude, PairBatcher, share_of
-from penstock.sampling.links.edge_ranks import ScoreBlock, dot_product, ranks, ranks_of_scores
+from penstock.sampling.links.edge_ranks import ScoreBlock, dot_product, drawn_candidates, ranks, ranks_of_scores
 from penstock.sampling.links.edge_split import (
     HeldOutRule,
     Supervision,
@@ -43,6 +43,7 @@ __all__ = [
     "Supervision",
     "Uniform",
     "dot_product",
+    "drawn_candidates",
     "find_reverse",
     "known_edges",
     "negatives_named",

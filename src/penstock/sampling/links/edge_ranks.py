@@ -15,7 +15,7 @@ from penstock.graph.hashing import document_key
 from penstock.kernels import njit
 from penstock.processes import ranges
 from penstock.sampling.links.known import End, KnownEdges, checked_pairs
-from penstock.sampling.links.negatives import Positives, Uniform
+from penstock.sampling.links.negatives import DrawnNegatives, Positives, Uniform
 
 ScoreBlock = Callable[[Array, Array | None], Array]
 """`score_block(kept, others)`: scores [b, c] of the kept ends [b] with others [b, c]; None: all vertices, [b, n]."""
@@ -107,11 +107,26 @@ def _ranks_among_all(
     return out
 
 
+def drawn_candidates(
+    pairs: Array, known: KnownEdges, candidates: int, filtered: bool = True, corrupt: End = "destination", seed: int = 0
+) -> Array:
+    """The different vertices, ascending, among which `ranks` with the same arguments ranks some pairs."""
+    pairs = checked_pairs(pairs, known.num_sources, known.num_destinations, "Pairs to rank")
+    found, policy = np.empty(0, np.int64), Uniform(candidates, corrupt, filtered)
+    for start, stop in ranges(len(pairs), max(1, RANKED_BYTES // (8 * candidates))):
+        found = np.union1d(found, _drawn(pairs[start:stop], known, policy, corrupt, seed).vertices)
+    return found
+
+
+def _drawn(pairs: Array, known: KnownEdges, policy: Uniform, corrupt: End, seed: int) -> DrawnNegatives:
+    positives = Positives(pairs[:, 0].copy(), pairs[:, 1].copy(), np.zeros(len(pairs), np.int64))
+    return policy.draw(positives, corrupt, known, document_key(seed, "ranking/{}", corrupt))
+
+
 def _ranks_among_drawn(
     score_block: ScoreBlock, pairs: Array, known: KnownEdges, policy: Uniform, corrupt: End, seed: int
 ) -> Array:
-    positives = Positives(pairs[:, 0].copy(), pairs[:, 1].copy(), np.zeros(len(pairs), np.int64))
-    drawn = policy.draw(positives, corrupt, known, document_key(seed, "ranking/{}", corrupt))
+    drawn = _drawn(pairs, known, policy, corrupt, seed)
     kept, own = _ends(pairs, corrupt)
     others = np.concatenate([own[:, None], drawn.vertices], axis=1)
     scores = _checked(score_block(kept, others), others.shape)

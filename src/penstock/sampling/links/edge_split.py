@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, passing_numbers, release_pages
 from penstock.graph.data import SPLITS, EdgeSet
 from penstock.graph.folder import Graph
 from penstock.graph.hashing import document_key, key_of, mix
@@ -36,7 +36,7 @@ class HeldOutRule:
 
     def taken_from(self, edges: EdgeSet, sources: Array, destinations: Array) -> EdgeSet:
         """The edges without those held out; `sources` and `destinations` are the original numbers of the vertices."""
-        return without_edges(edges, self.leaves(edges, sources, destinations), {})
+        return without_edges(edges, self.leaves(edges, sources, destinations), {}, passing=True)
 
     def leaves(self, edges: EdgeSet, sources: Array, destinations: Array) -> Array:
         """Whether each edge remains, in list order."""
@@ -60,17 +60,17 @@ def split_edges(
     graph each pair is held out once. Takes about 12 bytes per edge beside the new lists.
     """
     edge_type = chosen_edge_type(graph, edge_type)
-    return _split(graph, edge_type, ratios, seed, checked_reverse(graph, edge_type, reverse))[0]
+    return _split(graph, edge_type, ratios, seed, checked_reverse(graph, edge_type, reverse), passing=False)[0]
 
 
 def split_and_tell(
     graph: Graph, edge_type: EdgeType, ratios: tuple[float, float], seed: int
 ) -> tuple[Graph, dict[EdgeType, HeldOutRule]]:
-    """As `split_edges`, and the rule by which edges are held out of each relation, for holders of
-    parts of the graph.
+    """As `split_edges`, and the rule by which edges are held out of each relation, for holders of parts of the graph.
+    New offsets are `passing_numbers`.
     """
     reverse = checked_reverse(graph, edge_type, "auto")
-    split, end = _split(graph, edge_type, ratios, seed, reverse)
+    split, end = _split(graph, edge_type, ratios, seed, reverse, passing=True)
     key = int(document_key(seed, "edge split"))
     absent = {edge_type: HeldOutRule(key, end, reverse == "same", False)}
     # A reverse that was found has the same edges: the pair alone says which of them are removed.
@@ -80,9 +80,9 @@ def split_and_tell(
 
 
 def _split(
-    graph: Graph, edge_type: EdgeType, ratios: tuple[float, float], seed: int, reverse: Reverse
+    graph: Graph, edge_type: EdgeType, ratios: tuple[float, float], seed: int, reverse: Reverse, passing: bool
 ) -> tuple[Graph, int]:
-    """The graph without the held-out edges, and the hash below which they are."""
+    """The graph without the held-out edges, and the hash below which they are; `passing`: as in `without_edges`."""
     edges = graph.edges[edge_type]
     _check_split(graph, edge_type, ratios)
     key = document_key(seed, "edge split")
@@ -93,12 +93,12 @@ def _split(
     held_out = dict(edges.held_out)
     for name, low, high in zip(SPLITS[1:], (np.uint64(0), ends[0]), ends, strict=True):
         held_out[name] = _pairs_at(edges, np.flatnonzero(named & (bits >= low) & (bits < high)))
-    new = {**graph.edges, edge_type: without_edges(edges, bits >= ends[1], held_out)}
+    new = {**graph.edges, edge_type: without_edges(edges, bits >= ends[1], held_out, passing)}
     if isinstance(reverse, tuple):
         other = graph.edges[reverse]
         keep = pair_bits(other, key, False, True, False) >= ends[1]
         _keep_unpaired(other.indptr, other.indices, edges.indptr, edges.indices, keep)
-        new[reverse] = without_edges(other, keep, other.held_out)
+        new[reverse] = without_edges(other, keep, other.held_out, passing)
     done = {"edge_type": edge_key(edge_type), "ratios": list(ratios), "seed": seed}
     return Graph(graph.nodes, new, graph.name, origin={**graph.origin, "edge_split": done}), int(ends[1])
 
@@ -181,9 +181,12 @@ def _pairs_at(edges: EdgeSet, positions: Array) -> Array:
     return np.stack([edges.indices[positions].astype(np.int64), destinations], axis=1)
 
 
-def without_edges(edges: EdgeSet, keep: Array, held_out: dict[str, Array]) -> EdgeSet:
-    indptr = np.zeros_like(edges.indptr)
-    _count_kept(edges.indptr, keep, indptr)
+def without_edges(edges: EdgeSet, keep: Array, held_out: dict[str, Array], passing: bool = False) -> EdgeSet:
+    """The edges that are kept. Their offsets are in memory, or, `passing`, in an unlinked file where they are many."""
+    old = edges.indptr
+    indptr = passing_numbers(len(old), old.dtype) if passing else np.zeros_like(old)
+    _count_kept(old, keep, indptr)
+    release_pages(indptr)
     fields = {name: values[keep] for name, values in edges.fields.items()}
     return EdgeSet(indptr, edges.indices[keep], fields, dict(held_out), edges.categories)
 

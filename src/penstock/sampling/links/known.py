@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import NUMBERS_IN_MEMORY, Array
 from penstock.graph.convert.edges import pair_array
 from penstock.graph.data import EdgeSet
 from penstock.graph.folder import Graph
@@ -90,11 +90,16 @@ def chosen_edge_type(graph: Graph, edge_type: EdgeType | None) -> EdgeType:
 
 def _is_reverse(edges: EdgeSet, other: EdgeSet) -> bool:
     if edges is other:
-        return bool(_all_turned(edges.indptr, edges.indices, edges.indptr, edges.indices))
-    return bool(
-        _all_turned(edges.indptr, edges.indices, other.indptr, other.indices)
-        and _all_turned(other.indptr, other.indices, edges.indptr, edges.indices)
-    )
+        return _holds_reverses(edges, edges)
+    return _holds_reverses(edges, other) and _holds_reverses(other, edges)
+
+
+def _holds_reverses(other: EdgeSet, edges: EdgeSet) -> bool:
+    """Whether `other` holds the reverse of every edge."""
+    lists = edges.indptr, edges.indices, other.indptr, other.indices
+    # Cursors are one pass, but take as much memory as offsets do. They are for lists whose offsets may be in memory.
+    kernel = _all_turned if other.indptr.nbytes <= max(NUMBERS_IN_MEMORY, other.indices.nbytes) else _all_found_turned
+    return bool(kernel(*lists))
 
 
 @njit(nogil=True, cache=True, writes=())
@@ -109,6 +114,17 @@ def _all_turned(indptr: Array, indices: Array, other_indptr: Array, other_indice
                 cursor += 1
             cursors[neighbour] = cursor
             if cursor == end or other_indices[cursor] != row:
+                return False
+    return True
+
+
+@njit(nogil=True, cache=True, writes=())
+def _all_found_turned(indptr: Array, indices: Array, other_indptr: Array, other_indices: Array) -> bool:
+    """As `_all_turned`, with a search for every edge instead of cursors."""
+    nothing = np.empty(0, np.int64)
+    for row in range(indptr.shape[0] - 1):
+        for k in range(indptr[row], indptr[row + 1]):
+            if not is_edge(other_indptr, other_indices, nothing, 0, row, indices[k]):
                 return False
     return True
 

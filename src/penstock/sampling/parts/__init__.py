@@ -9,7 +9,7 @@ edges, and `requests` is the form of requests and batches on the wire.
 """
 
 from penstock.sampling.parts.batches import HoldoutSampler, RemoteSampler, serve_batches
-from penstock.sampling.parts.graph import edge_types_in, parted_labor, parted_lists, parted_sampler
+from penstock.sampling.parts.graph import VertexTimes, edge_types_in, parted_labor, parted_lists, parted_sampler
 from penstock.sampling.parts.homogeneous import PartedGraph, SharedSampler, parted_graph
 from penstock.sampling.parts.owner import OwnedPart, PartLists
 from penstock.sampling.parts.relation import RelationReader
@@ -26,6 +26,7 @@ __all__ = [
     "RelationReader",
     "RemoteSampler",
     "SharedSampler",
+    "VertexTimes",
     "batch_messages",
     "edge_types_in",
     "parted_graph",

@@ -1,5 +1,6 @@
 """Samplers of a partitioned graph, whose batches equal those of the unpartitioned graph."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as with_changes
 from typing import Annotated, Any
@@ -8,8 +9,9 @@ import numpy as np
 from pydantic import Field
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, index_dtype
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.kernels import njit
 from penstock.partition.folder import Partition
 from penstock.sampling.entry import ReadableLists
 from penstock.sampling.labor import Labor
@@ -29,6 +31,8 @@ DIRECT_LIMIT_OF_PARTS = 1 << 21
 """Vertices of a cut graph up to which batches are numbered directly: 8 MiB for each thread. Where there are more, such
 a table exceeds a processor's cache, and a worker has tables of its batches' vertices, which are faster then.
 """
+KEPT_TIMES = 1 << 21
+"""The most times of vertices that a worker keeps: 32 MiB."""
 EdgeTimes = Callable[[str, Array], Array]
 """(relation key, edge numbers in the partitioned graph) -> the times of these edges."""
 
@@ -66,7 +70,7 @@ def parted_lists(
     local: Mapping[int, OwnedPart],
     channels: Channels,
     absent: Mapping[EdgeType, HeldOutRule] | None = None,
-    vertex_times: Array | None = None,
+    vertex_times: "Array | VertexTimes | None" = None,
     edge_times: EdgeTimes | None = None,
     uniform: bool = False,
 ) -> ReadableLists:
@@ -114,17 +118,72 @@ def _relations_with(local: Mapping[int, OwnedPart], channels: Channels, time: st
     return found
 
 
-def _by_vertex_times(readable: Readable, times: Array, replace: bool, uniform: bool) -> tuple[Readable, Clock]:
-    """The lists of the only relation, for a caller that holds the times of all vertices."""
+def _by_vertex_times(
+    readable: Readable, times: "Array | VertexTimes", replace: bool, uniform: bool
+) -> tuple[Readable, Clock]:
+    """The lists of the only relation, for a caller that has, or can read, the times of all vertices."""
     ((node_type, count),), ((kind, lists),) = readable.counts.items(), readable.relations.items()
     if times.shape != (count,) or times.dtype.kind not in "iuf" or times.dtype == np.uint64 or readable.names is None:
         raise PenstockError(
             f"The times of {count:,} vertices must be one signed number for each, not {times.dtype}.", code="wrong-type"
         )
-    times = times.astype(np.int64) if times.dtype.kind == "u" else times
-    timed = VertexTimedLists(lists, readable.names[node_type], times, replace, uniform)
-    clock = Clock(np.empty(0, times.dtype), times)
+    kind_of_times = np.dtype(np.float64 if times.dtype.kind == "f" else np.int64)
+    timed = VertexTimedLists(lists, readable.names[node_type], times, kind_of_times, replace, uniform)
+    # Draws compare the times of the vertices in lists; a clock's own are used for ages.
+    by_number: Any = times
+    clock = Clock(np.empty(0, kind_of_times), by_number)
     return with_changes(readable, relations={kind: timed}), clock
+
+
+class VertexTimes:
+    """The times of vertices, by number in the partitioned graph, read from their owners when lists name them.
+
+    Times that were read are kept in a table of up to `KEPT_TIMES` slots, 12 to 16 bytes each: in graphs of no more
+    vertices every time is read once. Any thread may ask.
+    """
+
+    ndim = 1
+
+    def __init__(self, count: int, dtype: np.dtype[Any], read: Callable[[Array], Array]) -> None:
+        self.shape, self.dtype, self._read = (count,), dtype, read
+        self._kept = np.full(1 << (min(count, KEPT_TIMES) - 1).bit_length(), -1, index_dtype(count))
+        self._times, self._lock = np.empty(len(self._kept), dtype), threading.Lock()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, numbers: Array) -> Array:
+        found, missing = np.empty(len(numbers), self.dtype), np.empty(len(numbers), np.int64)
+        with self._lock:
+            lacking = missing[: _kept_times(self._kept, self._times, numbers, found, missing)]
+        if len(lacking):
+            wanted = numbers[lacking]
+            times = np.asarray(self._read(wanted))
+            found[lacking] = times
+            with self._lock:
+                _keep_times(self._kept, self._times, wanted, times)
+        return found
+
+
+@njit(nogil=True, cache=True, writes=("found", "missing"))
+def _kept_times(kept: Array, times: Array, numbers: Array, found: Array, missing: Array) -> int:
+    """Write the times that are kept, and the positions of the others; returns how many these are."""
+    mask, lacking = len(kept) - 1, 0
+    for i in range(len(numbers)):
+        slot = numbers[i] & mask
+        found[i] = times[slot]
+        missing[lacking] = i
+        lacking += kept[slot] != numbers[i]
+    return lacking
+
+
+@njit(nogil=True, cache=True)
+def _keep_times(kept: Array, times: Array, numbers: Array, new: Array) -> None:
+    """Keep times, each instead of the one that had its slot."""
+    mask = len(kept) - 1
+    for i in range(len(numbers)):
+        slot = numbers[i] & mask
+        kept[slot], times[slot] = numbers[i], new[i]
 
 
 class TimesAtOwners:

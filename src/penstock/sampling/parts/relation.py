@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, index_dtype
+from penstock.graph.arrays import Array, index_dtype, passing_numbers, release_pages
 from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
@@ -22,6 +22,7 @@ from penstock.sampling.parts.requests import (
     HeldOutRequest,
     StrictRequest,
     Whole,
+    counts_as_sent,
     counts_received,
     malformed,
     numbers_received,
@@ -45,27 +46,38 @@ class RelationReader:
         return list(told.fields), told.held_out, told.words
 
     def lists(self, kind: EdgeType) -> EdgeSet:
-        """The whole relation and the pairs held out of it, by original numbers; edge fields are left to the stores."""
+        """The whole relation and the pairs held out of it, by original numbers; edge fields are left to the stores.
+
+        Offsets, eight bytes for each vertex, are `passing_numbers`.
+        """
         book, targets = self._partition.book, self._partition.original(kind[2])
-        indptr = np.zeros(len(targets) + 1, np.int64)
+        indptr = passing_numbers(len(targets) + 1, np.dtype(np.int64))
+        amounts = [0] * book.parts
         for part in range(book.parts):
             first, last = book.range(part, kind[2])
-            indptr[1:][targets[first:last]] = self._degrees(part, kind, last - first)
-        np.cumsum(indptr, out=indptr)
+            for low, high, degrees in self._degrees(part, kind, last - first):
+                indptr[1:][targets[first + low : first + high]] = degrees
+                amounts[part] += int(degrees.sum())
+        _sum_up(indptr)
+        release_pages(targets)
         indices = np.empty(int(indptr[-1]), index_dtype(book.count(kind[0])))
         for part in range(book.parts):
-            first, last = book.range(part, kind[2])
-            rows = np.ascontiguousarray(targets[first:last])
-            amount = int((indptr[rows + 1] - indptr[rows]).sum())
-            place_lists(rows, indptr, self._sources(part, kind, amount), indices)
+            rows = np.ascontiguousarray(targets[slice(*book.range(part, kind[2]))])
+            place_lists(rows, indptr, self._sources(part, kind, amounts[part]), indices)
+        for mapped in (targets, indptr):
+            release_pages(mapped)
         return EdgeSet(indptr, indices, {}, self._held_out(kind))
 
     def offsets(self, kind: EdgeType) -> Array:
         """The offsets (int64) of the concatenated lists of all parts, by number in the partitioned graph."""
         book = self._partition.book
         ranges = [book.range(part, kind[2]) for part in range(book.parts)]
-        lengths = [self._degrees(part, kind, last - first) for part, (first, last) in enumerate(ranges)]
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
+        offsets = np.zeros(book.count(kind[2]) + 1, np.int64)
+        for part, (first, last) in enumerate(ranges):
+            for low, high, degrees in self._degrees(part, kind, last - first):
+                offsets[1:][first + low : first + high] = degrees
+        _sum_up(offsets)
+        return offsets
 
     def no_values(self, kind: EdgeType, field: str) -> Array:
         """An edge field's dtype and shape, without values."""
@@ -78,15 +90,14 @@ class RelationReader:
         """The description of a relation by the first part's owner, without its held-out pairs."""
         return read_body(self._ask(0, Message("held-out", _about(0, kind, label, False))), _RelationDocument)
 
-    def _degrees(self, part: int, kind: EdgeType, count: int) -> Array:
-        found = [np.empty(0, np.int64)]
+    def _degrees(self, part: int, kind: EdgeType, count: int) -> Iterator[tuple[int, int, Array]]:
+        """The lengths of a part's lists, as (first row, last row, lengths) of some at a time."""
         for first, last in _pieces(count):
             body = DegreesRequest(part=part, relation=edge_key(kind), first=first, last=last)
             (counts,) = self._arrays(part, Message("degrees", body.model_dump()), 1)
             if len(counts) != last - first:
                 raise _wrong(part, "lists of other rows than asked for")
-            found.append(counts_received(counts, int(counts.sum(dtype=np.int64)), _owner(part)))
-        return np.concatenate(found)
+            yield first, last, counts_received(counts, int(counts.sum(dtype=np.int64)), _owner(part))
 
     def _sources(self, part: int, kind: EdgeType, amount: int) -> Array:
         """The sources, by original number, of a part's edges, in the part's order."""
@@ -160,7 +171,7 @@ def answer_relation_request(owned: OwnedPart, message: Message) -> Message:
         )
     if not isinstance(asked, EdgesRequest):
         degrees = np.diff(edges.indptr[asked.first : asked.last + 1])
-        return Message("degrees", {}, (degrees.astype(np.uint32),))
+        return Message("degrees", {}, (counts_as_sent(degrees),))
     sources = edges.indices[asked.first : asked.last].astype(index_dtype(owned.graph.nodes[kind[0]].total), copy=False)
     return Message("edges", {}, (np.ascontiguousarray(sources),))
 
@@ -185,6 +196,16 @@ class _RelationDocument(StrictRequest):
 
 def _about(part: int, kind: EdgeType, label: str, pairs: bool) -> dict[str, Any]:
     return HeldOutRequest(part=part, relation=edge_key(kind), label=label, pairs=pairs).model_dump()
+
+
+def _sum_up(counts: Array) -> None:
+    """Turn numbers into their running sums, in place; some at a time, as they may be in a file."""
+    total = 0
+    for first, last in _pieces(len(counts)):
+        some = counts[first:last]
+        np.cumsum(some, out=some)
+        some += total
+        total = int(some[-1])
 
 
 def _in_order(pieces: list[tuple[Array, Array]]) -> Array:

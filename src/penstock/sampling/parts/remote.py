@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,7 +107,7 @@ def place_lists(rows: Array, indptr: Array, values: Array, out: Array) -> None:
 
 
 # Draws by the times of vertices, which a list's owner does not have for other parts' vertices: whole lists are sent to
-# the requester, who has all vertices' times and draws from them as an owner would.
+# the requester, who reads the times of the vertices in them and draws as an owner would.
 
 _ANY = np.uint64(0)
 """Whole lists involve no random draw, so any key serves."""
@@ -127,15 +127,21 @@ class VertexTimedLists:
     """Lists of one relation whose readers have limits; `lists` returns them whole, wherever they are."""
 
     def __init__(
-        self, lists: ListSource, names: Array, times: Array, replace: bool = False, uniform: bool = False
+        self,
+        lists: ListSource,
+        names: Array,
+        times: Any,
+        dtype: np.dtype[Any],
+        replace: bool = False,
+        uniform: bool = False,
     ) -> None:
-        """`names` are the destinations' original numbers and `times` those of the sources, by new number.
+        """`names` are the destinations' original numbers and `times` those of the sources, by new number; they are
+        compared as `dtype`.
 
         Weighted lists come with the weights of all their edges, since draws depend on positions in whole lists.
         """
         self._lists, self._names, self._replace, self.weighted = lists, names, replace, lists.weighted
-        self._uniform = uniform
-        self._clock = Clock(np.empty(0, times.dtype), times)
+        self._uniform, self._times, self._dtype = uniform, times, dtype
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
         """Request whole lists; draws are made when the result is waited for."""
@@ -172,7 +178,9 @@ class VertexTimedLists:
         found = asked()
         fields = {} if found.weights is None else {_WEIGHT: found.weights}
         whole, weight = EdgeSet(found.indptr, found.sources, fields), _WEIGHT if self.weighted else None
-        lists = Lists(whole, "A cut graph", self._names[vertices], self._replace, weight, self._clock, self._uniform)
+        # An edge is drawn by the time of its source as if that were its own.
+        clock = Clock(self._times[found.sources].astype(self._dtype, copy=False), np.empty(0, self._dtype))
+        lists = Lists(whole, "A cut graph", self._names[vertices], self._replace, weight, clock, self._uniform)
         return lists, readers, found.positions
 
 

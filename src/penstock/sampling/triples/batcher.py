@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,23 @@ class DrawnEntities(NamedTuple):
     entities: Array
     group: int
     masked: Array
+
+
+_DIRECT = 1 << 21
+"""Entities up to which a batch has tables with a place for each: 8 MiB."""
+
+
+class _DrawnPlaces(NamedTuple):
+    """The last position at which each entity was drawn, or -1: of every entity, or, with `keys`, of those drawn."""
+
+    keys: Array
+    place: Array
+
+    @classmethod
+    def of(cls, entities: int, drawn: int) -> "_DrawnPlaces":
+        """No places yet, of so many entities, among which `drawn` are drawn."""
+        slots = 0 if entities <= _DIRECT else 1 << (2 * drawn).bit_length()
+        return cls(np.full(slots, -1, np.int64), np.full(slots or entities, -1, np.int32))
 
 
 @dataclass(frozen=True)
@@ -68,11 +85,11 @@ class TripleNegatives:
         group = self.group or max(1, triples.total)
         drawn = np.zeros((-(-triples.total // group), self.k), np.int64)
         starts, useless = np.arange(0, triples.total, group), np.ones(drawn.shape, np.bool_)
-        sums, place = np.empty(0) if weights is None else weights, np.full(entities.count, -1, np.int32)
+        sums, places = np.empty(0) if weights is None else weights, _DrawnPlaces.of(entities.count, self.k)
         for attempt in range(TRIES):
             _draw(key, attempt, group, low, high, sums, useless, drawn)
             mask = np.zeros((triples.total, self.k), np.bool_)
-            _mask(drawn, group, low, high, own, first, last, others, place, mask)
+            _mask(drawn, group, low, high, own, first, last, others, places, mask)
             useless = np.logical_and.reduceat(mask, starts) if len(starts) else useless[:0]
             if not useless.any():
                 break
@@ -171,39 +188,59 @@ def _mask(
     first: Array,
     last: Array,
     others: Array,
-    place: Array,
+    places: "_DrawnPlaces",
     mask: Array,
 ) -> None:
-    """Mark what does not count. `place` [entities] is -1 everywhere, before and afterwards."""
+    """Mark what does not count. `places` are empty, before and afterwards."""
     k = drawn.shape[1]
+    keys, place = places
     following = np.empty(k, place.dtype)
     for g in range(drawn.shape[0]):
         row = drawn[g]
         for j in range(k):
             # The last draw of an entity, and from there its earlier ones.
-            following[j] = place[row[j]]
-            place[row[j]] = j
+            slot = _slot(keys, row[j])
+            following[j] = place[slot]
+            place[slot] = j
+            if keys.shape[0]:
+                keys[slot] = row[j]
         lowest, highest = row.min(), row.max()
         for i in range(g * group, min((g + 1) * group, own.shape[0])):
             if lowest < low[i] or highest >= high[i]:
                 for j in range(k):
                     mask[i, j] |= row[j] < low[i] or row[j] >= high[i]
-            _mark(place, following, own[i], mask[i])
+            _mark(places, following, own[i], mask[i])
             if last[i] - first[i] <= _LOOKED_UP * k:
                 for x in range(first[i], last[i]):
-                    _mark(place, following, others[x], mask[i])
+                    _mark(places, following, others[x], mask[i])
             else:
                 for j in range(k):
                     if is_listed(others, first[i], last[i], row[j]):
                         mask[i, j] = True
-        for j in range(k):
-            place[row[j]] = -1
+        if keys.shape[0]:
+            keys[:], place[:] = -1, -1
+        else:
+            for j in range(k):
+                place[row[j]] = -1
 
 
 @njit(nogil=True, cache=True)
-def _mark(place: Array, following: Array, entity: int, row: Array) -> None:
+def _slot(keys: Array, entity: int) -> int:
+    """Where the place of an entity is kept: at its number, or, in a table with `keys`, where it is or could be."""
+    if keys.shape[0] == 0:
+        return entity
+    mask = keys.shape[0] - 1
+    slot: Any = np.int64(mix(np.uint64(entity)) & np.uint64(mask))
+    while keys[slot] >= 0 and keys[slot] != entity:
+        slot = (slot + 1) & mask
+    return int(slot)
+
+
+@njit(nogil=True, cache=True)
+def _mark(places: "_DrawnPlaces", following: Array, entity: int, row: Array) -> None:
     """Mark an entity wherever it was drawn."""
-    j = place[entity]
+    keys, place = places
+    j = place[_slot(keys, entity)]
     while j >= 0:
         row[j] = True
         j = following[j]
@@ -323,10 +360,14 @@ def numbered(
     entities: Entities, triples: Triples, corrupted: Mapping[End, DrawnEntities]
 ) -> tuple[dict[str, Array], Array]:
     """The different vertices of a batch by type, and their entity numbers, ascending."""
-    there = np.zeros(entities.count, np.bool_)
-    for some in (triples.head, triples.tail, *(drawn.entities.ravel() for drawn in corrupted.values())):
-        there[some] = True
-    numbers = np.flatnonzero(there)
+    every = triples.head, triples.tail, *(drawn.entities.ravel() for drawn in corrupted.values())
+    if entities.count > _DIRECT:
+        numbers = np.unique(np.concatenate(every))
+    else:
+        there = np.zeros(entities.count, np.bool_)
+        for some in every:
+            there[some] = True
+        numbers = np.flatnonzero(there)
     return entities.by_type(numbers)[0], numbers
 
 

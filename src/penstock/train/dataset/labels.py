@@ -157,9 +157,11 @@ def of_splits_suffice(options: Job, splits: Mapping[str, Array], count: int) -> 
     return given and 2 * sum(map(len, splits.values())) <= count
 
 
-def different_labels(first: Array, blocks: Iterable[Array], options: Job) -> Array | None:
+def different_labels(first: Array, blocks: Iterable[Array | None], options: Job) -> Array | None:
     """The different labels among `blocks`, of which a `SplitValues` can be made; None where all labels are needed, to
     learn them or to say what is wrong with them. `first` are those of the first rows, by which floats are judged.
+
+    A block that is None stands for more different labels than are collected.
     """
     if first.ndim == 2:
         # The width says what is learned.
@@ -169,15 +171,24 @@ def different_labels(first: Array, blocks: Iterable[Array], options: Job) -> Arr
     first = first[:SAMPLED]
     if first.dtype.kind == "f" and are_quantities(first):
         return np.unique(first)
-    found = first[:0]
-    for block in blocks:
-        found = np.unique(np.concatenate([found, _different(column(block))]))
-        if len(found) > _MOST_DIFFERENT:
-            return None
+    found = different_values(first[:0], blocks)
+    if found is None:
+        return None
     finite = found[np.isfinite(found)]
     if not len(finite) or (first.dtype.kind == "f" and are_quantities(finite)) or finite.max() >= options.max_classes:
         return None
     return found
+
+
+def different_values(known: Array, blocks: Iterable[Array | None]) -> Array | None:
+    """The different labels among those known and `blocks`, ascending; None where there are too many to collect."""
+    for block in blocks:
+        if block is None:
+            return None
+        known = np.unique(np.concatenate([known, _different(column(block))]))
+        if len(known) > _MOST_DIFFERENT:
+            return None
+    return known
 
 
 def _different(labels: Array) -> Array:

@@ -180,6 +180,8 @@ _EDGE = 16
 class AlonePlan:
     """The parts of a `LayerPlan` that are trivial for a process that computes alone."""
 
+    computes_every_vertex = False
+
     def running(self) -> AbstractContextManager[None]:
         return nullcontext()
 

@@ -35,11 +35,28 @@ _PIECES = 8
 """A chunk grows by pieces that fill at most one in this many parts of the room."""
 
 
+class VertexRange:
+    """The vertices from `first` to `last` - 1, as arrays that are made when slices are asked for."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._first, self._count = first, last - first
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, some: slice) -> Array:
+        start, stop, _ = some.indices(self._count)
+        return np.arange(self._first + start, self._first + stop)
+
+
 class Chunk(NamedTuple):
-    """Vertices of a type, from `start` in the list they were cut from; `times`: until when each sees the graph."""
+    """Vertices of a type, from `start` in the list they were cut from; `times`: until when each sees the graph.
+
+    A `VertexRange` is cut before its vertices are read.
+    """
 
     node_type: str
-    rows: Array
+    rows: Any
     start: int
     times: Array | None = None
 
@@ -206,6 +223,10 @@ class LayerPlan(Protocol):
     @property
     def by_layers(self) -> bool:
         """Whether a vertex has one value for all its readers; not so where values depend on a seed's time."""
+
+    @property
+    def computes_every_vertex(self) -> bool:
+        """Whether layers compute every vertex, whichever are asked for."""
 
     def running(self) -> AbstractContextManager[None]:
         """A context around everything that is computed for one request of outputs."""
@@ -410,6 +431,14 @@ class Inference:
             if getattr(self._model, "layerwise", False) and self.plan.by_layers:
                 return self._by_layers(wanted, progress, hidden)
             return self._by_neighbourhoods(wanted, progress)
+
+    @property
+    def is_same_for_few(self) -> bool:
+        """Whether a vertex's output has the same bits whichever others are asked for."""
+        by_layers = getattr(self._model, "layerwise", False) and self.plan.by_layers
+        # Rows that are joined, or that no layer computes, are computed together with the others that are asked for.
+        apart = by_layers and not self._model.needs_all_outputs and self._model.num_layers > 0
+        return bool(apart and self.plan.computes_every_vertex)
 
     def depth(self, types: set[str], hidden: bool) -> int:
         """The layers that outputs of some types take, where the model is computed layer by layer."""

@@ -158,6 +158,30 @@ def end_rows_of(
     return lambda links: (sources[torch.from_numpy(links.source)], destinations[torch.from_numpy(links.destination)])
 
 
+class RowsOfSome:
+    """Rows of some vertices of a type, which stand for those of all: they are indexed by the vertices' numbers."""
+
+    def __init__(self, vertices: Array, rows: torch.Tensor) -> None:
+        """`vertices` ascend."""
+        self._vertices, self._rows = torch.from_numpy(vertices), rows
+
+    def __getitem__(self, numbers: torch.Tensor) -> torch.Tensor:
+        return self._rows[torch.searchsorted(self._vertices, numbers)]
+
+
+def rows_of_some(
+    kind: EdgeType, sources: Array, destinations: Array, inference: Inference, progress: Progress
+) -> tuple[RowsOfSome, RowsOfSome]:
+    """Exact rows of some vertices at either end of a relation."""
+    if kind[0] == kind[2]:
+        sources = destinations = np.concatenate([sources, destinations])
+    ends = {kind[0]: sources, kind[2]: destinations}
+    wanted = {name: np.unique(numbers).astype(np.int64) for name, numbers in ends.items()}
+    out = inference.outputs(wanted, progress)
+    found = {name: RowsOfSome(wanted[name], out[name]) for name in wanted}
+    return found[kind[0]], found[kind[2]]
+
+
 def all_rows(graph: Graph, kind: EdgeType, inference: Inference, progress: Progress) -> tuple[Any, Any]:
     """Exact rows of every vertex of the sources' and of the destinations' type."""
     wanted = {name: np.arange(graph.nodes[name].count) for name in (kind[0], kind[2])}

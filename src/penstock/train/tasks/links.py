@@ -23,6 +23,7 @@ from penstock.sampling.links import (
     NegativePolicy,
     PairBatcher,
     Reverse,
+    drawn_candidates,
     find_reverse,
     known_edges,
     negatives_named,
@@ -51,6 +52,7 @@ from penstock.train.tasks.ends import (
     mean_of_batch,
     pair_blocks,
     pair_bytes,
+    rows_of_some,
 )
 from penstock.train.tasks.task import (
     ALL,
@@ -196,10 +198,14 @@ class LinkTask(DrawnEdges):
         pairs = {name: np.asarray(held_out[name]) for name in splits if len(held_out.get(name, ()))}
         if not pairs:
             return {}
-        sources, destinations = all_rows(self._graph, self._kind, inference, progress)
+        false = dict[str, Array]()
+        if self.metric.takes != "ranks":
+            for name, some in pairs.items():
+                given = held_out.get(f"{name}_negative")
+                false[name] = self._false(some) if given is None else np.asarray(given)
+        sources, destinations = self._rows_to_rank(inference, pairs, false, progress)
         return {
-            name: self._scores(inference, sources, destinations, some, held_out.get(f"{name}_negative"))
-            for name, some in pairs.items()
+            name: self._scores(inference, sources, destinations, some, false.get(name)) for name, some in pairs.items()
         }
 
     def items_of(self, split: str) -> Array:
@@ -224,8 +230,20 @@ class LinkTask(DrawnEdges):
         pairs = self.items_of(split)
         return ScoredPairs(pairs, self.score_pairs(inference, pairs, progress=progress))
 
+    def _rows_to_rank(
+        self, inference: Inference, pairs: dict[str, Array], false: dict[str, Array], progress: Progress
+    ) -> tuple[Any, Any]:
+        """Rows of both ends' types: of what `_scores` reads where others change no bit of them, else of all."""
+        if not self._options.rank_against or not inference.is_same_for_few:
+            return all_rows(self._graph, self._kind, inference, progress)
+        drawn = [drawn_candidates(some, self._known, self._options.rank_against) for some in pairs.values()]
+        read = [*pairs.values(), *false.values()]
+        sources = np.concatenate([some[:, 0] for some in read])
+        destinations = np.concatenate([*(some[:, 1] for some in read), *drawn])
+        return rows_of_some(self._kind, sources, destinations, inference, progress)
+
     def _scores(
-        self, inference: Inference, sources: torch.Tensor, destinations: torch.Tensor, pairs: Array, false: Array | None
+        self, inference: Inference, sources: Any, destinations: Any, pairs: Array, false: Array | None
     ) -> dict[str, float]:
         against: Any = self._options.rank_against or "all"
         scorer = self._scorer(sources, destinations)
@@ -233,7 +251,7 @@ class LinkTask(DrawnEdges):
         scores = {metric.name: metric.compute(found, None) for metric in self._ranked}
         if self.metric.takes == "ranks":
             return {self.metric.name: self.metric.compute(found, None), **scores}
-        false = self._false(pairs) if false is None else np.asarray(false)
+        assert false is not None
         both = np.concatenate([pairs, false])
         outputs = inference.in_parts(len(both), lambda some: self._of_pairs(sources, destinations, both[some]))
         labels = np.repeat([1, 0], [len(pairs), len(false)])
@@ -246,7 +264,7 @@ class LinkTask(DrawnEdges):
         links = drawn.batch_of_pairs(pairs, BatchKey(0, 0, 0))
         return np.stack([links.source, links.negative_destination[:, 0]], 1)
 
-    def _of_pairs(self, sources: torch.Tensor, destinations: torch.Tensor, pairs: Array) -> Array:
+    def _of_pairs(self, sources: Any, destinations: Any, pairs: Array) -> Array:
         ends = torch.from_numpy(pairs.astype(np.int64))
         scores = torch.empty(len(ends))
         with torch.no_grad():
@@ -254,7 +272,7 @@ class LinkTask(DrawnEdges):
                 scores[some] = self.head(sources[ends[some, 0]], destinations[ends[some, 1]]).float().cpu()
         return np.asarray(scores.numpy())
 
-    def _scorer(self, sources: torch.Tensor, destinations: torch.Tensor) -> Any:
+    def _scorer(self, sources: Any, destinations: Any) -> Any:
         def score(kept: Array, others: Array | None) -> Array:
             """Scores [kept, others]: against the given rows of others, or against all destinations."""
             columns = len(destinations) if others is None else others.shape[1]
@@ -265,7 +283,7 @@ class LinkTask(DrawnEdges):
                     chosen = None if others is None else torch.from_numpy(others[:, part].astype(np.int64))
                     for some in pair_blocks(len(kept), self.out * (part.stop - part.start)):
                         far = destinations[None, part] if chosen is None else destinations[chosen[some]]
-                        scores[some, part] = self.head(sources[rows[some], None], far).float().cpu()
+                        scores[some, part] = self.head(sources[rows[some]][:, None], far).float().cpu()
             return np.asarray(scores.numpy())
 
         return score
