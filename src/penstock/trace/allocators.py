@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.trace.allocations import AllocationEvent, PeakMemory
-from penstock.traced import MemoryPlace
+from penstock.traced import OTHER_THREADS, MemoryPlace
 
 # torch's caching allocator for a GPU, simulated: what is reserved of the device for the tensors of a trace.
 #
@@ -164,9 +164,10 @@ def device_peak(events: Iterable[AllocationEvent]) -> DevicePeak:
 # How far the heap of the C library grows: freed memory stays, and new memory takes the smallest hole that is large
 # enough.
 #
-# While a run keeps freed memory (`penstock.memory.freed_memory_kept`), every array comes from a heap; those of all
-# threads are taken for one here. Holes between arrays that live on may be too small for the next one: the heap is then
-# larger than what is in use, by a fifth where arrays are large.
+# While a run keeps freed memory (`penstock.memory.freed_memory_kept`), every array comes from a heap. Holes between
+# arrays that live on may be too small for the next one: the heap is then larger than what is in use, by a fifth where
+# arrays are large. Threads have heaps of their own, so that what a step has freed does not hold what another thread
+# reads for a validation; what those threads hold stays mostly as long as they do, and leaves no holes that count.
 
 _HEAP_UNIT = 64
 """torch aligns its arrays to this many bytes."""
@@ -225,14 +226,15 @@ class Heap:
 
 
 def heap_peak(events: Sequence[AllocationEvent]) -> PeakMemory:
-    """The largest size of the heap, and when it last grew."""
-    heap, moment = Heap(_ALIGNING), ""
+    """The largest size of the computing thread's heap together with what other threads hold, and its moment."""
+    heap, beside, most, moment = Heap(_ALIGNING), 0, 0, ""
     for event in events:
-        before = heap.extent
-        if event.bytes > 0:
+        if event.place == OTHER_THREADS:
+            beside += event.bytes
+        elif event.bytes > 0:
             heap.take(event.storage, -(-event.bytes // _HEAP_UNIT) * _HEAP_UNIT)
         else:
             heap.give(event.storage)
-        if heap.extent > before:
-            moment = event.moment
-    return PeakMemory(heap.extent, moment)
+        if heap.extent + beside > most:
+            most, moment = heap.extent + beside, event.moment
+    return PeakMemory(most, moment)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from penstock.trace.allocations import (
 )
 from penstock.trace.allocators import heap_peak
 from penstock.trace.libraries import library_memory
-from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for, weights_only_counted
+from penstock.traced import BATCHES, FEATURES, TOPOLOGY, by_other_threads, memory_for, weights_only_counted
 from penstock.train.assembly import session_of
 from penstock.train.auto_values import decide_gather_threads, with_order_costs
 from penstock.train.device.host_trial import tried_on_host
@@ -90,14 +90,14 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
     batches = schedule.batches * max(1, session.job.epochs)
     largest = largest_batch(session, schedule, batches)
     with traceable(), traced_session(session, input_density(session), False) as allocations:
-        with allocations.during("pipeline"), memory_for(BATCHES):
+        with allocations.during("pipeline"), memory_for(BATCHES), by_other_threads():
             ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches), _older(session)]
             buffers = _buffers(session, largest.loaded().batch)
         # Older weights are among what lies ahead.
         learn = LearnAlone(session, StaleWeights(session.learned, 0))
-        for number in range(_STEPS):
+        for number, each in enumerate([*largest.all_drawn, largest.loaded()]):
             with allocations.during(f"step {number + 1}"):
-                loaded = _carried(session, largest, buffers)
+                loaded = _carried(session, each, buffers)
                 learn(loaded)
                 del loaded
         trace_validation(session, session.whole_graph_inference, allocations)
@@ -182,11 +182,11 @@ def _arrived(session: Session, batch: Batch, buffers: Buffers) -> dict[str, Any]
     return found
 
 
-def _carried(session: Session, largest: LargestBatch, buffers: Buffers) -> Loaded:
-    """The largest batch as the host's carrier makes it in some buffers."""
-    loaded = largest.loaded()
+def _carried(session: Session, drawn: Loaded, buffers: Buffers) -> Loaded:
+    """A drawn batch as the host's carrier makes it in some buffers."""
+    loaded = Loaded(drawn.planned, replace(drawn.batch, features={}))
     session.task.label(loaded.batch)
-    with memory_for(BATCHES):
+    with memory_for(BATCHES), by_other_threads():
         loaded.batch.features |= _arrived(session, loaded.batch, buffers)
         loaded.batch.blocks = session.inputs.edges.attached(loaded.batch.blocks)
     loaded.batch.labels = as_tensors(loaded.batch.labels)
