@@ -14,7 +14,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.folder import Graph
 from penstock.pipeline.batch_rows import as_tensors
 from penstock.pipeline.grouped_batches import group_size, kept_bytes
-from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.schedule import Planned, Schedule
 from penstock.pipeline.stages import Batch, Loaded
 from penstock.processes import default_threads
 from penstock.store.disk_rows import DiskRows
@@ -36,12 +36,14 @@ from penstock.train.device.host_trial import tried_on_host
 from penstock.train.execution_modes import needs_placement
 from penstock.train.finalists import group_bytes
 from penstock.train.job import Job
+from penstock.train.layerwise.inference import evaluating
 from penstock.train.memory.device_forecast import DeviceForecast
 from penstock.train.memory.process_memory import process_bytes
 from penstock.train.run_context import UNKNOWN, assumed_memory, is_host_full, run_context
 from penstock.train.session import Session
-from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
+from penstock.train.steps.one_by_one import LearnAlone, StaleWeights, loss_of
 from penstock.train.trace.fake_session import (
+    TRIED,
     LargestBatch,
     input_density,
     largest_batch,
@@ -90,20 +92,33 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
     batches = schedule.batches * max(1, session.job.epochs)
     largest = largest_batch(session, schedule, batches)
     with traceable(), traced_session(session, input_density(session), False) as allocations:
+        with allocations.during("trial of a few seeds"):
+            _try_out(session, next(schedule.from_position()))
         with allocations.during("pipeline"), memory_for(BATCHES), by_other_threads():
             ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches), _older(session)]
-            buffers = _buffers(session, largest.loaded().batch)
         # Older weights are among what lies ahead.
         learn = LearnAlone(session, StaleWeights(session.learned, 0))
         for number, each in enumerate([*largest.all_drawn, largest.loaded()]):
             with allocations.during(f"step {number + 1}"):
-                loaded = _carried(session, each, buffers)
+                with by_other_threads():
+                    buffers = _buffers(session, each.batch)
+                    loaded = _carried(session, each, buffers)
                 learn(loaded)
                 del loaded
         trace_validation(session, session.whole_graph_inference, allocations)
         del ahead, buffers
         trace_last_inference(session, session.whole_graph_inference, allocations)
         return HostPeak.of(allocations.events), "traced", largest.how
+
+
+def _try_out(session: Session, planned: Planned) -> None:
+    """Do what `assembly.try_out` does: the thread that computes reads the rows, which for a subgraph are as many as
+    those of any batch, and leaves a hole.
+    """
+    batch = session.task.sample(planned._replace(seeds=planned.seeds[:TRIED]))
+    loaded = _carried(session, Loaded(planned, batch), _buffers(session, batch))
+    with torch.no_grad(), evaluating(session.model):
+        loss_of(session, loaded, session.inputs.complete(loaded.batch))
 
 
 def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
@@ -186,7 +201,7 @@ def _carried(session: Session, drawn: Loaded, buffers: Buffers) -> Loaded:
     """A drawn batch as the host's carrier makes it in some buffers."""
     loaded = Loaded(drawn.planned, replace(drawn.batch, features={}))
     session.task.label(loaded.batch)
-    with memory_for(BATCHES), by_other_threads():
+    with memory_for(BATCHES):
         loaded.batch.features |= _arrived(session, loaded.batch, buffers)
         loaded.batch.blocks = session.inputs.edges.attached(loaded.batch.blocks)
     loaded.batch.labels = as_tensors(loaded.batch.labels)

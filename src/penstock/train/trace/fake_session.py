@@ -278,7 +278,7 @@ def _enlarged_block(block: Block, factor: float, num_src: int, num_dst: int) -> 
 
 # Batches in a trace: brought to the device by the session's carrier, and the small one that a model is tried on.
 
-_TRIED = 4
+TRIED = 4
 """Seeds of the batch that a model is tried on before it trains."""
 
 
@@ -295,7 +295,7 @@ def carried(session: Session, loaded: Loaded) -> Loaded:
 
 def try_small_batch(session: Session, planned: Planned) -> None:
     """Do what `assembly.try_out` does on a few seeds before a run begins."""
-    batch = session.task.sample(planned._replace(seeds=planned.seeds[:_TRIED]))
+    batch = session.task.sample(planned._replace(seeds=planned.seeds[:TRIED]))
     loaded = carried(session, Loaded(planned, batch))
     with torch.no_grad(), evaluating(session.model):
         loss_of(session, loaded, session.inputs.complete(loaded.batch))
