@@ -100,11 +100,13 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
         learn = LearnAlone(session, StaleWeights(session.learned, 0))
         for number, each in enumerate([*largest.all_drawn, largest.loaded()]):
             with allocations.during(f"step {number + 1}"):
-                with by_other_threads():
+                with by_other_threads(), memory_for(BATCHES):
                     buffers = _buffers(session, each.batch)
                     loaded = _carried(session, each, buffers)
                 learn(loaded)
-                del loaded
+                del loaded, buffers
+        with by_other_threads(), memory_for(BATCHES):
+            buffers = _buffers(session, largest.batch)
         trace_validation(session, session.whole_graph_inference, allocations)
         del ahead, buffers
         trace_last_inference(session, session.whole_graph_inference, allocations)
