@@ -87,6 +87,11 @@ class ReclaimedBuffers(BufferPool):
     def give(self, buffer: Array) -> None:
         """Do nothing: the batch may still be in use."""
 
+    def release(self) -> None:
+        """Free the buffers whose readers are gone."""
+        self._returned.clear()
+        super().release()
+
 
 # Rows of edge fields, read for a batch's blocks as features are for its vertices.
 
