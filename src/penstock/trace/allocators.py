@@ -1,7 +1,7 @@
 """Simulated allocators: what torch's caching allocator reserves on a GPU, and how far the C heap grows."""
 
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -172,17 +172,27 @@ def device_peak(events: Iterable[AllocationEvent]) -> DevicePeak:
 _HEAP_UNIT = 64
 """torch aligns its arrays to this many bytes."""
 _ALIGNING = 128
-"""Bytes by which a hole must exceed an array: the C library looks for room at any alignment before it aligns. So the
-hole that an array leaves does not hold another one of its size, unless there is another hole beside it.
+"""Bytes by which a hole must exceed an array and its piece: the C library looks for room at any alignment before it
+aligns. So the hole that an array leaves does not hold another one of its size, unless there is another hole beside it.
+"""
+_PIECE, _LEAST = 64, 1024
+"""Bytes that aligning cuts off an array of at least so many bytes."""
+_PIECES = 7 * 5
+"""Pieces that a thread keeps for small objects: the C library does not merge up to seven chunks of each small size, and
+those that aligning cuts off have five sizes, of 32 to 96 bytes.
 """
 
 
 class Heap:
     """A heap: the positions of memory in use, and the holes."""
 
-    def __init__(self, spare: int = 0) -> None:
-        """`spare`: bytes by which a hole must exceed what it shall hold."""
-        self.extent, self._spare = 0, spare
+    def __init__(self, spare: int = 0, pieces: int = 0) -> None:
+        """`spare`: bytes by which a hole must exceed what it shall hold. `pieces`: as many of the newest arrays are
+        parted from the holes before them by a piece that is in use.
+        """
+        self.extent, self._spare, self._most = 0, spare, pieces
+        self._pieces = deque[int]()
+        """The positions of the newest arrays' pieces."""
         self._used: dict[int, tuple[int, int]] = {}
         self._holes: list[tuple[int, int]] = []
         """(size, position) of the holes, ascending."""
@@ -191,6 +201,16 @@ class Heap:
 
     def take(self, name: int, size: int) -> None:
         """Allocate in the smallest hole that is large enough, else at the end of the heap."""
+        if not self._most or size < _LEAST:
+            self._used[name] = self._place(size), size
+            return
+        place = self._place(_PIECE + size)
+        self._used[name] = place + _PIECE, size
+        self._pieces.append(place)
+        if len(self._pieces) > self._most:
+            self._free(self._pieces.popleft(), _PIECE)
+
+    def _place(self, size: int) -> int:
         at = bisect_left(self._holes, (size + self._spare, 0))
         if at < len(self._holes):
             room, place = self._holes[at]
@@ -204,11 +224,13 @@ class Heap:
             if room:
                 self._remove(place, room)
             self.extent = place + size
-        self._used[name] = place, size
+        return place
 
     def give(self, name: int) -> None:
         """Free memory and merge it with the holes beside it."""
-        place, size = self._used.pop(name)
+        self._free(*self._used.pop(name))
+
+    def _free(self, place: int, size: int) -> None:
         before, after = self._ends.get(place, 0), self._starts.get(place + size, 0)
         if before:
             self._remove(place - before, before)
@@ -227,7 +249,7 @@ class Heap:
 
 def heap_peak(events: Sequence[AllocationEvent]) -> PeakMemory:
     """The largest size of the computing thread's heap together with what other threads hold, and its moment."""
-    heap, beside, most, moment = Heap(_ALIGNING), 0, 0, ""
+    heap, beside, most, moment = Heap(_ALIGNING, _PIECES), 0, 0, ""
     for event in events:
         if event.place == OTHER_THREADS:
             beside += event.bytes

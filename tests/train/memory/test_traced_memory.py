@@ -11,6 +11,7 @@ from penstock.graph.folder import Graph
 from penstock.pipeline.schedule import START, Schedule
 from penstock.trace.allocations import AllocationEvent, Allocations, peak_of
 from penstock.trace.allocators import DevicePeak, Heap, heap_peak
+from penstock.traced import OTHER_THREADS
 from penstock.train.batch_source import layers_of
 from penstock.train.build import make_session
 from penstock.train.job import make_job
@@ -234,6 +235,14 @@ def test_the_hole_of_an_aligned_array_does_not_hold_one_of_its_size():
     hole = [AllocationEvent(0, 640, "a"), AllocationEvent(1, 64, "a"), AllocationEvent(0, -640, "a")]
     assert heap_peak([*hole, AllocationEvent(2, 512, "b")]).bytes == 704
     assert heap_peak([*hole, AllocationEvent(2, 640, "b")]).bytes == 704 + 640
+
+
+def test_what_other_threads_hold_lies_beside_the_heap_of_the_thread_that_computes():
+    """A hole that a step has left does not hold what another thread reads ahead."""
+    hole = [AllocationEvent(0, 1280, "a"), AllocationEvent(0, -1280, "a")]
+    read = AllocationEvent(1, 640, "b")
+    assert heap_peak([*hole, read]) == (1280, "a")
+    assert heap_peak([*hole, read._replace(place=OTHER_THREADS)]) == (1920, "b")
 
 
 def test_a_layer_that_asks_for_numbers_is_predicted_by_a_rule():

@@ -56,8 +56,6 @@ from penstock.train.whole.traced import traced_host_steps
 
 # The steps of a job on the host, traced: as many batches as the pipeline holds, and a step on the largest.
 
-_STEPS = 4
-"""The first step allocates what later ones keep, and the next ones find holes between that."""
 HOLES = "holes of the heap"
 
 
@@ -98,7 +96,7 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
             ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches), _older(session)]
         # Older weights are among what lies ahead.
         learn = LearnAlone(session, StaleWeights(session.learned, 0))
-        for number, each in enumerate([*largest.all_drawn, largest.loaded()]):
+        for number, each in enumerate(largest.steps):
             with allocations.during(f"step {number + 1}"):
                 with by_other_threads(), memory_for(BATCHES):
                     buffers = _buffers(session, each.batch)

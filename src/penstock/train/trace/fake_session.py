@@ -185,6 +185,13 @@ class LargestBatch:
         grown = f", {100 * (self.factor - 1):.1f} % larger than the largest of them" if self.factor > 1 else ""
         return f"the largest of {self.batches:,} batches, estimated from {drawn} that were drawn{grown}"
 
+    @property
+    def steps(self) -> list[Loaded]:
+        """The batches that were drawn, and the expected largest unless it is one of them. Their sizes differ, so that
+        each leaves holes that may be too small for the next one's arrays.
+        """
+        return self.all_drawn if len(self.all_drawn) >= self.batches else [*self.all_drawn, self.loaded()]
+
     def loaded(self) -> Loaded:
         """The expected batch as meta tensors, with as many rows and edges as it will have."""
         return Loaded(self.planned, enlarged(self.batch, self.factor))
