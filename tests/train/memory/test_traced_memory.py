@@ -237,6 +237,21 @@ def test_the_hole_of_an_aligned_array_does_not_hold_one_of_its_size():
     assert heap_peak([*hole, AllocationEvent(2, 640, "b")]).bytes == 704 + 640
 
 
+def test_holes_are_parted_by_the_pieces_of_the_newest_arrays():
+    """The C library keeps a few of the pieces that aligning cuts off, and merges the others with the holes."""
+    heap = Heap(pieces=2)
+    for name in range(3):
+        heap.take(name, 2048)
+    heap.give(0)
+    heap.give(1)
+    before = heap.extent
+    heap.take(3, 4096)
+    assert heap.extent > before, "a piece lies between the holes"
+    before = heap.extent
+    heap.take(4, 4096)
+    assert heap.extent == before, "two newer ones are kept now"
+
+
 def test_what_other_threads_hold_lies_beside_the_heap_of_the_thread_that_computes():
     """A hole that a step has left does not hold what another thread reads ahead."""
     hole = [AllocationEvent(0, 1280, "a"), AllocationEvent(0, -1280, "a")]
