@@ -18,6 +18,7 @@ from penstock.pipeline.schedule import Planned, Schedule
 from penstock.pipeline.stages import Batch, Loaded
 from penstock.processes import default_threads
 from penstock.store.disk_rows import DiskRows
+from penstock.store.embedding import MOMENTS
 from penstock.store.source import RowSource
 from penstock.trace.allocations import (
     ACTIVATIONS,
@@ -261,7 +262,7 @@ def _graph_bytes(session: Session) -> dict[str, int]:
     sources, fields = inputs.sources, {name: graph.nodes[name].fields[field] for name, field in inputs.fields.items()}
     kept = {name: source.memory_bytes for name, source in sources.items() if isinstance(source, DiskRows)}
     stored = sum(kept.get(name, table.nbytes) for name, table in fields.items())
-    learned = sum(4 * table.size for table in inputs.tables.values())
+    learned = sum(4 * table.size * (1 + MOMENTS[table.optimiser]) for table in inputs.tables.values())
     return {TOPOLOGY: topology, FEATURES: stored + learned}
 
 
