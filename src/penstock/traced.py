@@ -35,13 +35,17 @@ class Trace(NamedTuple):
 
 
 class MemoryPlace(NamedTuple):
-    """Where a GPU's allocator takes memory from: blocks belong to a stream, and to a recording's pool if any."""
+    """Where an allocator takes memory from: a GPU's blocks belong to a stream, and to a recording's pool if any; the
+    host's to the thread that computes, or to others.
+    """
 
     stream: int = 0
     pool: int = 0
 
 
 _MAIN = MemoryPlace()
+OTHER_THREADS = MemoryPlace(-2)
+"""The heaps of the host's threads that read batches and chunks ahead."""
 
 
 class TracedStream:
@@ -84,6 +88,16 @@ def recording(stream: TracedStream | None, pool: int | None) -> Iterator[int]:
     token = _place.set(MemoryPlace(_RECORDING if stream is None else stream.number, number))
     try:
         yield number
+    finally:
+        _place.reset(token)
+
+
+@contextmanager
+def by_other_threads() -> Iterator[None]:
+    """Within it, memory of the host is allocated by other threads than the one that computes."""
+    token = _place.set(OTHER_THREADS)
+    try:
+        yield
     finally:
         _place.reset(token)
 

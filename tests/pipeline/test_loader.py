@@ -1,6 +1,7 @@
 """The five stages together: batches in order, features in place, buffers used again."""
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -55,6 +56,14 @@ def test_every_batch_comes_in_order_with_its_own_rows(options):
     assert seen == [(epoch, batch) for epoch in range(2) for batch in range(7)]
     assert list(times) == STAGES
     assert stage_threads() == []
+
+
+def test_a_closed_loader_frees_the_buffers_of_its_batches():
+    """An evaluation may follow, which needs the memory."""
+    with loader_of(community_graph()) as loader:
+        buffers = [weakref.ref(each) for loaded in loader for each in loaded.buffers]
+        assert any(each() is not None for each in buffers), "they are used again while batches come"
+    assert all(each() is None for each in buffers)
 
 
 @pytest.mark.gpu

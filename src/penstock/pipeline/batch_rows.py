@@ -46,6 +46,11 @@ class BufferPool:
         with self._lock:
             self._free.append(buffer)
 
+    def release(self) -> None:
+        """Free the buffers that nobody uses."""
+        with self._lock:
+            self._free.clear()
+
     def _fitting(self, size: int) -> Array:
         with self._lock:
             for place, buffer in enumerate(self._free):
@@ -81,6 +86,11 @@ class ReclaimedBuffers(BufferPool):
 
     def give(self, buffer: Array) -> None:
         """Do nothing: the batch may still be in use."""
+
+    def release(self) -> None:
+        """Free the buffers whose readers are gone."""
+        self._returned.clear()
+        super().release()
 
 
 # Rows of edge fields, read for a batch's blocks as features are for its vertices.
@@ -325,6 +335,10 @@ class HostCarrier:
     def give_back(self, buffer: Array) -> None:
         """Return the buffer for reuse."""
         self._pool.give(buffer)
+
+    def release(self) -> None:
+        """Free the buffers."""
+        self._pool.release()
 
 
 def read_features(batch: Batch, sources: Mapping[str, RowSource], reader: RowReader, pool: BufferPool) -> list[Array]:

@@ -94,6 +94,9 @@ class DeviceCarrier:
         """Return the buffer for reuse: the loss of its batch was read, so the copy is over."""
         self._pool.give(buffer)
 
+    def release(self) -> None:
+        """Do nothing: copies from page-locked buffers may be under way."""
+
     def _brought(self, rows: Array) -> Tensor:
         x = torch.from_numpy(rows).to(self._device, non_blocking=True).to(self._dtype)
         return x if self._scale is None else self._scale(x)

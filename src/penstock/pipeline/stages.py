@@ -385,6 +385,9 @@ class Carrier(Protocol):
     def give_back(self, buffer: Array) -> None:
         """Called when the batch of a buffer is no longer used."""
 
+    def release(self) -> None:
+        """Called when no more batches come: memory that is kept for further ones is freed."""
+
 
 class Loader:
     """Iterates over batches whose features and labels are on the device; each is valid until the next is requested.
@@ -428,8 +431,9 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """End all threads and wait for them."""
+        """End all threads, wait for them, and free what they read into: an evaluation may follow that needs memory."""
         self._flow.close()
+        self._carrier.release()
 
     def __iter__(self) -> Iterator[Loaded]:
         for loaded in self._flow:

@@ -1,13 +1,13 @@
 """Simulated allocators: what torch's caching allocator reserves on a GPU, and how far the C heap grows."""
 
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.trace.allocations import AllocationEvent, PeakMemory
-from penstock.traced import MemoryPlace
+from penstock.traced import OTHER_THREADS, MemoryPlace
 
 # torch's caching allocator for a GPU, simulated: what is reserved of the device for the tensors of a trace.
 #
@@ -164,24 +164,35 @@ def device_peak(events: Iterable[AllocationEvent]) -> DevicePeak:
 # How far the heap of the C library grows: freed memory stays, and new memory takes the smallest hole that is large
 # enough.
 #
-# While a run keeps freed memory (`penstock.memory.freed_memory_kept`), every array comes from a heap; those of all
-# threads are taken for one here. Holes between arrays that live on may be too small for the next one: the heap is then
-# larger than what is in use, by a fifth where arrays are large.
+# While a run keeps freed memory (`penstock.memory.freed_memory_kept`), every array comes from a heap. Holes between
+# arrays that live on may be too small for the next one: the heap is then larger than what is in use, by a fifth where
+# arrays are large. Threads have heaps of their own, so that what a step has freed does not hold what another thread
+# reads for a validation; what those threads hold stays mostly as long as they do, and leaves no holes that count.
 
 _HEAP_UNIT = 64
 """torch aligns its arrays to this many bytes."""
 _ALIGNING = 128
-"""Bytes by which a hole must exceed an array: the C library looks for room at any alignment before it aligns. So the
-hole that an array leaves does not hold another one of its size, unless there is another hole beside it.
+"""Bytes by which a hole must exceed an array and its piece: the C library looks for room at any alignment before it
+aligns. So the hole that an array leaves does not hold another one of its size, unless there is another hole beside it.
+"""
+_PIECE, _LEAST = 64, 1024
+"""Bytes that aligning cuts off an array of at least so many bytes."""
+_PIECES = 7 * 5
+"""Pieces that a thread keeps for small objects: the C library does not merge up to seven chunks of each small size, and
+those that aligning cuts off have five sizes, of 32 to 96 bytes.
 """
 
 
 class Heap:
     """A heap: the positions of memory in use, and the holes."""
 
-    def __init__(self, spare: int = 0) -> None:
-        """`spare`: bytes by which a hole must exceed what it shall hold."""
-        self.extent, self._spare = 0, spare
+    def __init__(self, spare: int = 0, pieces: int = 0) -> None:
+        """`spare`: bytes by which a hole must exceed what it shall hold. `pieces`: as many of the newest arrays are
+        parted from the holes before them by a piece that is in use.
+        """
+        self.extent, self._spare, self._most = 0, spare, pieces
+        self._pieces = deque[int]()
+        """The positions of the newest arrays' pieces."""
         self._used: dict[int, tuple[int, int]] = {}
         self._holes: list[tuple[int, int]] = []
         """(size, position) of the holes, ascending."""
@@ -190,6 +201,16 @@ class Heap:
 
     def take(self, name: int, size: int) -> None:
         """Allocate in the smallest hole that is large enough, else at the end of the heap."""
+        if not self._most or size < _LEAST:
+            self._used[name] = self._place(size), size
+            return
+        place = self._place(_PIECE + size)
+        self._used[name] = place + _PIECE, size
+        self._pieces.append(place)
+        if len(self._pieces) > self._most:
+            self._free(self._pieces.popleft(), _PIECE)
+
+    def _place(self, size: int) -> int:
         at = bisect_left(self._holes, (size + self._spare, 0))
         if at < len(self._holes):
             room, place = self._holes[at]
@@ -203,11 +224,13 @@ class Heap:
             if room:
                 self._remove(place, room)
             self.extent = place + size
-        self._used[name] = place, size
+        return place
 
     def give(self, name: int) -> None:
         """Free memory and merge it with the holes beside it."""
-        place, size = self._used.pop(name)
+        self._free(*self._used.pop(name))
+
+    def _free(self, place: int, size: int) -> None:
         before, after = self._ends.get(place, 0), self._starts.get(place + size, 0)
         if before:
             self._remove(place - before, before)
@@ -225,14 +248,15 @@ class Heap:
 
 
 def heap_peak(events: Sequence[AllocationEvent]) -> PeakMemory:
-    """The largest size of the heap, and when it last grew."""
-    heap, moment = Heap(_ALIGNING), ""
+    """The largest size of the computing thread's heap together with what other threads hold, and its moment."""
+    heap, beside, most, moment = Heap(_ALIGNING, _PIECES), 0, 0, ""
     for event in events:
-        before = heap.extent
-        if event.bytes > 0:
+        if event.place == OTHER_THREADS:
+            beside += event.bytes
+        elif event.bytes > 0:
             heap.take(event.storage, -(-event.bytes // _HEAP_UNIT) * _HEAP_UNIT)
         else:
             heap.give(event.storage)
-        if heap.extent > before:
-            moment = event.moment
-    return PeakMemory(heap.extent, moment)
+        if heap.extent + beside > most:
+            most, moment = heap.extent + beside, event.moment
+    return PeakMemory(most, moment)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -437,8 +437,8 @@ def _trained(
                 folder.write_facts(state="interrupted", message=_where(train_state), result=result)
                 return folder
             loop.save()
-            best = read_best(folder.checkpoints, progress) if train_state.best_epoch >= 0 else None
-            result = {**finish(loop, times, best, progress), **_beside_plan(session, folder, loop.schedule)}
+            read = partial(read_best, folder.checkpoints, progress) if train_state.best_epoch >= 0 else None
+            result = {**finish(loop, times, read, progress), **_beside_plan(session, folder, loop.schedule)}
             early = train_state.epoch < session.job.epochs
             folder.write_facts(state="stopped-early" if early else "finished", result=result)
             return folder
@@ -451,14 +451,22 @@ def _trained(
         folder.close()
 
 
-def finish(loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None, progress: Progress) -> dict[str, Any]:
-    """The run's result, with metrics of the best model, whose weights `best` are loaded if there are any."""
+def finish(
+    loop: Loop,
+    times: dict[str, StageTime],
+    best_weights: Callable[[], dict[str, Any] | None] | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """The run's result, with metrics of the best model, whose weights `best_weights` reads if there are any. They are
+    not kept while it is evaluated.
+    """
     session = loop.session
     note = few_steps_note(session.job, loop.train_state, loop.schedule.batches)
     if note is not None:
         progress.note(note)
-    if best is not None:
+    if best_weights is not None and (best := best_weights()) is not None:
         session.restore_weights(best, str(loop.folder.checkpoints))
+        del best
     scores = {}
     if session.job.evaluate_every >= 0:
         scores = session.evaluate(["val", "test"], progress)

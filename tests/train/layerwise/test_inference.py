@@ -2,6 +2,7 @@
 
 import errno
 import os
+import weakref
 
 import numpy as np
 import pytest
@@ -32,6 +33,21 @@ def session_of(graph, module=None, **fields):
             part.running_mean.uniform_(-1, 1)
             part.running_var.uniform_(0.5, 2)
     return session
+
+
+def test_a_finished_layer_frees_the_rows_that_it_read():
+    """Rows of features may be wider than all that follow; until then their memory is used for the next chunk."""
+    plan = session_of(community_graph()).whole_graph_inference().plan
+    read = plan.pull("node", np.arange(20))
+    place = read.data_ptr()
+    del read
+    read = plan.pull("node", np.arange(20))
+    assert read.data_ptr() == place
+    del read
+    buffers = [weakref.ref(each) for each in plan._pool._returned]
+    assert [each() is not None for each in buffers] == [True]
+    plan.finish_layer(0)
+    assert buffers[0]() is None
 
 
 def full_forward(session, node_type, weight=None):

@@ -11,6 +11,7 @@ from penstock.graph.folder import Graph
 from penstock.pipeline.schedule import START, Schedule
 from penstock.trace.allocations import AllocationEvent, Allocations, peak_of
 from penstock.trace.allocators import DevicePeak, Heap, heap_peak
+from penstock.traced import OTHER_THREADS
 from penstock.train.batch_source import layers_of
 from penstock.train.build import make_session
 from penstock.train.job import make_job
@@ -225,7 +226,7 @@ def test_holes_that_are_too_small_make_the_heap_grow():
         AllocationEvent(0, -640, "a"),
         AllocationEvent(2, 1280, "b"),
     ]
-    assert heap_peak(events) == (640 + 64 + 1280, "b")
+    assert heap_peak(events) == (640 + 64 + 1280 + 64, "b"), "and a piece"
     assert peak_of(events) == (1344, "b")
 
 
@@ -234,6 +235,29 @@ def test_the_hole_of_an_aligned_array_does_not_hold_one_of_its_size():
     hole = [AllocationEvent(0, 640, "a"), AllocationEvent(1, 64, "a"), AllocationEvent(0, -640, "a")]
     assert heap_peak([*hole, AllocationEvent(2, 512, "b")]).bytes == 704
     assert heap_peak([*hole, AllocationEvent(2, 640, "b")]).bytes == 704 + 640
+
+
+def test_holes_are_parted_by_the_pieces_of_the_newest_arrays():
+    """The C library keeps a few of the pieces that aligning cuts off, and merges the others with the holes."""
+    heap = Heap(pieces=2)
+    for name in range(3):
+        heap.take(name, 2048)
+    heap.give(0)
+    heap.give(1)
+    before = heap.extent
+    heap.take(3, 4096)
+    assert heap.extent > before, "a piece lies between the holes"
+    before = heap.extent
+    heap.take(4, 4096)
+    assert heap.extent == before, "two newer ones are kept now"
+
+
+def test_what_other_threads_hold_lies_beside_the_heap_of_the_thread_that_computes():
+    """A hole that a step has left does not hold what another thread reads ahead."""
+    hole = [AllocationEvent(0, 960, "a"), AllocationEvent(0, -960, "a")]
+    read = AllocationEvent(1, 640, "b")
+    assert heap_peak([*hole, read]) == (960, "a")
+    assert heap_peak([*hole, read._replace(place=OTHER_THREADS)]) == (1600, "b")
 
 
 def test_a_layer_that_asks_for_numbers_is_predicted_by_a_rule():

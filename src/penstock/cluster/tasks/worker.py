@@ -440,7 +440,7 @@ class Worker:
             self._end_callbacks("interrupted", result_of(loop, times))
             return
         with _last_weights_kept(session):
-            result = finish(loop, times, self._best(), self._progress)
+            result = finish(loop, times, self._best, self._progress)
         early = train_state.epoch < session.job.epochs
         self._end_callbacks("stopped-early" if early else "finished", result)
 

@@ -241,6 +241,10 @@ class HostPlan(AlonePlan):
 
     first = pull
 
+    def finish_layer(self, number: int) -> None:
+        """Free the rows that the layer has read: those of features may be wider than all that follow."""
+        self._pool.release()
+
     def level(self, number: int) -> Level:
         """Storage in memory, or in a file where it exceeds the budget."""
         room = self._room(number + 1)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +14,11 @@ from penstock.graph.arrays import Array
 from penstock.graph.folder import Graph
 from penstock.pipeline.batch_rows import as_tensors
 from penstock.pipeline.grouped_batches import group_size, kept_bytes
-from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.schedule import Planned, Schedule
 from penstock.pipeline.stages import Batch, Loaded
 from penstock.processes import default_threads
 from penstock.store.disk_rows import DiskRows
+from penstock.store.embedding import MOMENTS
 from penstock.store.source import RowSource
 from penstock.trace.allocations import (
     ACTIVATIONS,
@@ -29,19 +30,21 @@ from penstock.trace.allocations import (
 )
 from penstock.trace.allocators import heap_peak
 from penstock.trace.libraries import library_memory
-from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for, weights_only_counted
+from penstock.traced import BATCHES, FEATURES, TOPOLOGY, by_other_threads, memory_for, weights_only_counted
 from penstock.train.assembly import session_of
 from penstock.train.auto_values import decide_gather_threads, with_order_costs
 from penstock.train.device.host_trial import tried_on_host
 from penstock.train.execution_modes import needs_placement
 from penstock.train.finalists import group_bytes
 from penstock.train.job import Job
+from penstock.train.layerwise.inference import evaluating
 from penstock.train.memory.device_forecast import DeviceForecast
 from penstock.train.memory.process_memory import process_bytes
 from penstock.train.run_context import UNKNOWN, assumed_memory, is_host_full, run_context
 from penstock.train.session import Session
-from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
+from penstock.train.steps.one_by_one import LearnAlone, StaleWeights, loss_of
 from penstock.train.trace.fake_session import (
+    TRIED,
     LargestBatch,
     input_density,
     largest_batch,
@@ -54,8 +57,6 @@ from penstock.train.whole.traced import traced_host_steps
 
 # The steps of a job on the host, traced: as many batches as the pipeline holds, and a step on the largest.
 
-_STEPS = 4
-"""The first step allocates what later ones keep, and the next ones find holes between that."""
 HOLES = "holes of the heap"
 
 
@@ -90,20 +91,35 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
     batches = schedule.batches * max(1, session.job.epochs)
     largest = largest_batch(session, schedule, batches)
     with traceable(), traced_session(session, input_density(session), False) as allocations:
-        with allocations.during("pipeline"), memory_for(BATCHES):
+        with allocations.during("trial of a few seeds"):
+            _try_out(session, next(schedule.from_position()))
+        with allocations.during("pipeline"), memory_for(BATCHES), by_other_threads():
             ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches), _older(session)]
-            buffers = _buffers(session, largest.loaded().batch)
         # Older weights are among what lies ahead.
         learn = LearnAlone(session, StaleWeights(session.learned, 0))
-        for number in range(_STEPS):
+        for number, each in enumerate(largest.steps):
             with allocations.during(f"step {number + 1}"):
-                loaded = _carried(session, largest, buffers)
+                with by_other_threads(), memory_for(BATCHES):
+                    buffers = _buffers(session, each.batch)
+                    loaded = _carried(session, each, buffers)
                 learn(loaded)
-                del loaded
+                del loaded, buffers
+        with by_other_threads(), memory_for(BATCHES):
+            buffers = _buffers(session, largest.batch)
         trace_validation(session, session.whole_graph_inference, allocations)
         del ahead, buffers
         trace_last_inference(session, session.whole_graph_inference, allocations)
         return HostPeak.of(allocations.events), "traced", largest.how
+
+
+def _try_out(session: Session, planned: Planned) -> None:
+    """Do what `assembly.try_out` does: the thread that computes reads the rows, which for a subgraph are as many as
+    those of any batch, and leaves a hole.
+    """
+    batch = session.task.sample(planned._replace(seeds=planned.seeds[:TRIED]))
+    loaded = _carried(session, Loaded(planned, batch), _buffers(session, batch))
+    with torch.no_grad(), evaluating(session.model):
+        loss_of(session, loaded, session.inputs.complete(loaded.batch))
 
 
 def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
@@ -182,9 +198,9 @@ def _arrived(session: Session, batch: Batch, buffers: Buffers) -> dict[str, Any]
     return found
 
 
-def _carried(session: Session, largest: LargestBatch, buffers: Buffers) -> Loaded:
-    """The largest batch as the host's carrier makes it in some buffers."""
-    loaded = largest.loaded()
+def _carried(session: Session, drawn: Loaded, buffers: Buffers) -> Loaded:
+    """A drawn batch as the host's carrier makes it in some buffers."""
+    loaded = Loaded(drawn.planned, replace(drawn.batch, features={}))
     session.task.label(loaded.batch)
     with memory_for(BATCHES):
         loaded.batch.features |= _arrived(session, loaded.batch, buffers)
@@ -246,7 +262,7 @@ def _graph_bytes(session: Session) -> dict[str, int]:
     sources, fields = inputs.sources, {name: graph.nodes[name].fields[field] for name, field in inputs.fields.items()}
     kept = {name: source.memory_bytes for name, source in sources.items() if isinstance(source, DiskRows)}
     stored = sum(kept.get(name, table.nbytes) for name, table in fields.items())
-    learned = sum(4 * table.size for table in inputs.tables.values())
+    learned = sum(4 * table.size * (1 + MOMENTS[table.optimiser]) for table in inputs.tables.values())
     return {TOPOLOGY: topology, FEATURES: stored + learned}
 
 

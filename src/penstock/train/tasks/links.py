@@ -147,11 +147,14 @@ class LinkTask(DrawnEdges):
         return pair_bytes(items * (1 + ends * policy.per_positive(items)), self.out)
 
     def evaluation_bytes(self, splits: Sequence[str]) -> int:
-        """For two blocks of scores that edges are ranked by, and one block of pairs."""
+        """For two blocks of scores that edges are ranked by, and one block of pairs; where edges are ranked among drawn
+        vertices, also these, and those of each edge side by side.
+        """
         asked = max((len(self.items_of(split)) for split in splits), default=0)
         candidates = self._options.rank_against or self._known.num_destinations
         scores = min(RANKED_BYTES, 8 * asked * candidates)
-        return scores + block_bytes(asked * candidates, self.out)
+        drawn = 2 * 8 * asked * self._options.rank_against
+        return scores + drawn + block_bytes(asked * candidates, self.out)
 
     def label(self, batch: Batch) -> None:
         """Add the pairs to score, as rows of the batch's seeds."""
@@ -280,7 +283,7 @@ class LinkTask(DrawnEdges):
             rows = torch.from_numpy(kept.astype(np.int64))
             with torch.no_grad():
                 for part in pair_blocks(columns, self.out):
-                    chosen = None if others is None else torch.from_numpy(others[:, part].astype(np.int64))
+                    chosen = None if others is None else torch.from_numpy(others[:, part].astype(np.int64, copy=False))
                     for some in pair_blocks(len(kept), self.out * (part.stop - part.start)):
                         far = destinations[None, part] if chosen is None else destinations[chosen[some]]
                         scores[some, part] = self.head(sources[rows[some]][:, None], far).float().cpu()

@@ -4,7 +4,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -21,7 +21,7 @@ from penstock.progress import SILENT
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import on_device
 from penstock.trace.allocations import ACTIVATIONS, META, OPTIMISER, WEIGHTS, Allocations
-from penstock.traced import BATCHES, Trace, is_gpu, memory_for, tracing
+from penstock.traced import BATCHES, Trace, by_other_threads, is_gpu, memory_for, tracing
 from penstock.train.dataset.labels import in_any
 from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.inference import Inference, Sampled, evaluating
@@ -171,17 +171,26 @@ class LargestBatch:
     batch: Batch
     factor: float
     """The factor of rows and edges."""
-    drawn: int
+    all_drawn: list[Loaded]
+    """The batches that were drawn, the first of the run."""
     batches: int
     """Batches of the whole run."""
 
     @property
     def how(self) -> str:
         """How the largest batch was found, in words."""
-        if self.drawn >= self.batches:
+        drawn = len(self.all_drawn)
+        if drawn >= self.batches:
             return f"all {self.batches:,} batches were drawn"
         grown = f", {100 * (self.factor - 1):.1f} % larger than the largest of them" if self.factor > 1 else ""
-        return f"the largest of {self.batches:,} batches, estimated from {self.drawn} that were drawn{grown}"
+        return f"the largest of {self.batches:,} batches, estimated from {drawn} that were drawn{grown}"
+
+    @property
+    def steps(self) -> list[Loaded]:
+        """The batches that were drawn, and the expected largest unless it is one of them. Their sizes differ, so that
+        each leaves holes that may be too small for the next one's arrays.
+        """
+        return self.all_drawn if len(self.all_drawn) >= self.batches else [*self.all_drawn, self.loaded()]
 
     def loaded(self) -> Loaded:
         """The expected batch as meta tensors, with as many rows and edges as it will have."""
@@ -190,21 +199,21 @@ class LargestBatch:
 
 def largest_batch(session: Session, schedule: BatchPlan, batches: int) -> LargestBatch:
     """Draw some of a run's batches, and estimate the largest."""
-    drawn: list[tuple[Planned, Batch]] = []
+    drawn: list[Loaded] = []
     loads, full = list[int](), list[int]()
     for planned in islice(schedule.from_position(), min(_DRAWN, batches)):
         batch = session.task.sample(planned)
         loads.append(load_of(batch))
         if len(planned.seeds) == schedule.batch_size or not full:
             full.append(loads[-1])
-        if loads[-1] == max(loads):
-            drawn = [(planned, batch)]
+        drawn.append(Loaded(planned, batch))
     mean = sum(full) / len(full)
     spread = (sum((load - mean) ** 2 for load in full) / max(1, len(full) - 1)) ** 0.5
     expected = mean + math.sqrt(2 * math.log(max(2, batches))) * spread if batches > len(loads) else max(loads)
-    ((planned, batch),) = drawn
-    expected = min(expected, _most(session, batch))
-    return LargestBatch(planned, batch, max(1.0, expected / max(1, max(loads))), len(loads), batches)
+    largest = drawn[loads.index(max(loads))]
+    expected = min(expected, _most(session, largest.batch))
+    factor = max(1.0, expected / max(1, max(loads)))
+    return LargestBatch(largest.planned, largest.batch, factor, drawn, batches)
 
 
 def load_of(batch: Batch) -> int:
@@ -276,7 +285,7 @@ def _enlarged_block(block: Block, factor: float, num_src: int, num_dst: int) -> 
 
 # Batches in a trace: brought to the device by the session's carrier, and the small one that a model is tried on.
 
-_TRIED = 4
+TRIED = 4
 """Seeds of the batch that a model is tried on before it trains."""
 
 
@@ -293,14 +302,16 @@ def carried(session: Session, loaded: Loaded) -> Loaded:
 
 def try_small_batch(session: Session, planned: Planned) -> None:
     """Do what `assembly.try_out` does on a few seeds before a run begins."""
-    batch = session.task.sample(planned._replace(seeds=planned.seeds[:_TRIED]))
+    batch = session.task.sample(planned._replace(seeds=planned.seeds[:TRIED]))
     loaded = carried(session, Loaded(planned, batch))
     with torch.no_grad(), evaluating(session.model):
         loss_of(session, loaded, session.inputs.complete(loaded.batch))
 
 
-_READ = 2
-"""Chunks whose rows are in a host's memory at once: the one being computed, and the next."""
+_READ, _AHEAD = 2, 4
+"""Chunks whose rows are in a host's memory at once: the one being computed, and the next; and those that are drawn: a
+third waits to be read while a fourth is drawn.
+"""
 _GROWING = 16
 """Chunks of whole neighbourhoods that are examined until their size is known: it doubles while it fits."""
 _BATCHES_LOOKED_AT = 8
@@ -408,9 +419,12 @@ def _trace_chunk(
     the layer keeps in the host's memory, which are made beside the chunk: none where they exceed the budget.
     """
     others = sorted((each for some in looked_at for each in some if each is not computed), key=_rows_and_edges)
-    ahead = [] if is_gpu(META) else others[-1:]
-    held = [_read(sampled, widths, inference) for sampled in (computed, *ahead)]
+    ahead = [] if is_gpu(META) else others[:-_AHEAD:-1]
+    with _reading(bool(ahead)):
+        drawn = [lists_memory(sampled) for sampled in (computed, *ahead)]
+        held = [_read(sampled, widths, inference) for sampled in (computed, *ahead[: _READ - 1])]
     out = inference.engine.layer(number, *held[0])
+    del drawn
     plan: Any = inference.plan
     rows, width = plan.rows_of(number)[computed.chunk.node_type], out.shape[1]
     is_kept = not is_gpu(META) and 4 * rows * width <= plan.budget
@@ -428,7 +442,9 @@ def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan
     plan.start({name: rows}, 0, 0)
     found = _largest_neighbourhoods(session, plan, name, rows)
     repeated = _READ if len(found.chunk.rows) < len(rows) else 1
-    held = [_read(found, session.inputs.widths, inference) for _ in range(1 if is_gpu(META) else repeated)]
+    with _reading(repeated > 1):
+        drawn = lists_memory(found)
+        held = [_read(found, session.inputs.widths, inference) for _ in range(1 if is_gpu(META) else repeated)]
     out = inference.engine.forward(*held[0])
     outputs = [out if isinstance(out, torch.Tensor) else out.get(name)]
     del out
@@ -437,7 +453,23 @@ def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan
         outputs = [outputs[0].new_empty(len(rows), *outputs[0].shape[1:])]
         inference.engine.forward(*held[0])
         outputs.append(torch.empty_like(outputs[0]))
-    del outputs
+    del outputs, drawn
+
+
+def _reading(ahead: bool) -> AbstractContextManager[None]:
+    """A context for reading chunks: on a host by other threads, unless there is only one chunk."""
+    return by_other_threads() if ahead and not is_gpu(META) else nullcontext()
+
+
+def lists_memory(drawn: Batch | Sampled) -> list[Tensor]:
+    """The memory of drawn neighbour lists on a host, and of the positions of a hop's entries, which the thread that
+    draws keeps.
+    """
+    parts = [part for block in drawn.blocks for part in block.parts]
+    arrays = [(each.indptr, each.indices, each.weights, each.totals, each.edges) for each in parts]
+    sizes = [array.nbytes for some in arrays for array in some if array is not None]
+    most = 8 * max((part.num_edges for part in parts), default=0)
+    return [torch.empty(0 if is_gpu(META) else size, dtype=torch.uint8, device=META) for size in [*sizes, most]]
 
 
 def _largest_neighbourhoods(session: Session, plan: HostPlan, name: str, rows: Array) -> Sampled:
