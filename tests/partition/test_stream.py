@@ -81,14 +81,19 @@ def test_a_directed_graph_is_cut_as_its_undirected_one():
     assert one.edge_cut < 100
 
 
-def test_directions_are_told_apart_and_turned_round_in_pieces(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("again", "files"), [(1000, 64), (4, 64), (4, 3)])
+def test_directions_are_told_apart_and_turned_round_in_pieces(tmp_path, monkeypatch, again, files):
     from penstock.partition import directions
 
     monkeypatch.setattr(directions, "_HELD_BYTES", 4000)
+    monkeypatch.setattr(directions, "_READ_AGAIN", again)
+    monkeypatch.setattr(directions, "_FILES", files)
+    monkeypatch.setattr(directions, "_SORTED", 700)
     monkeypatch.setattr(directions, "_ROWS", 100)
     whole = whole_of(directed_graph())
     assert not is_symmetric(whole.indptr, whole.indices, 2)
     lists = lists_of(whole, tmp_path, 2, SILENT)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["back.npy", "back_indptr.npy"]
     wanted = undirected(whole.indptr, whole.indices)
     blocks = list(merged_blocks(lists, 100))
     np.testing.assert_array_equal(np.concatenate([block.indices for block in blocks]), wanted.indices)

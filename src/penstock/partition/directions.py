@@ -1,6 +1,7 @@
 """Neighbours in both directions for methods that stream a graph: the mapped lists, and their transpose on disk."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,10 @@ from penstock.progress import Progress
 _ROWS = 1 << 16
 _HELD_BYTES = 256 << 20
 """The part of the transpose that is made at a time."""
+_READ_AGAIN, _FILES = 4, 64
+"""How often all lists are read at most; else the most files that their entries are sorted into."""
+_SORTED = 4 << 20
+"""Entries that are sorted at a time."""
 
 
 class BothDirections(NamedTuple):
@@ -44,8 +49,7 @@ def lists_of(whole: WholeAdjacency, folder: Path, threads: int, progress: Progre
         symmetric = is_symmetric(lists.indptr, lists.indices, threads)
     if symmetric:
         return lists
-    with progress.step("turning lists round", len(lists.indices), "entries"):
-        back = _transposed(lists.indptr, lists.indices, folder, progress)
+    back = _transposed(lists.indptr, lists.indices, folder, progress)
     return read_only_lists(lists.indptr, lists.indices, None, back)
 
 
@@ -83,20 +87,82 @@ def _signed_sum(indptr: Array, indices: Array, start: int, stop: int) -> np.uint
 
 
 def _transposed(indptr: Array, indices: Array, folder: Path, progress: Progress) -> tuple[Array, Array]:
-    """The transpose as mapped files, made range by range of its rows; every range reads all lists once, in order."""
+    """The transpose as mapped files, made range by range of its rows. Where there are a few ranges each reads all lists
+    once, in order; where there are more, entries are sorted into files of some ranges before.
+    """
     count = len(indptr) - 1
     lengths = np.zeros(count, np.int32)
     _count(indices, lengths)
     kind = index_dtype(count)
-    with ArrayWriter(folder / "back_indptr.npy", np.int64) as offsets, ArrayWriter(folder / "back.npy", kind) as back:
+    most = _HELD_BYTES // kind.itemsize
+    firsts = np.array([first for first, _, _ in _bounded_ranges(lengths, most)])
+    together = 0 if len(firsts) <= _READ_AGAIN else -(-len(firsts) // _FILES)
+    files = _sorted_entries(indptr, indices, firsts[::together], folder, progress) if together else []
+    with (
+        progress.step("turning lists round", len(indices), "entries"),
+        ArrayWriter(folder / "back_indptr.npy", np.int64) as offsets,
+        ArrayWriter(folder / "back.npy", kind) as back,
+    ):
         offsets.append(np.zeros(1, np.int64))
-        for first, last, starts in _bounded_ranges(lengths, _HELD_BYTES // kind.itemsize):
+        for number, (first, last, starts) in enumerate(_bounded_ranges(lengths, most)):
             found = np.empty(int(starts[-1]), kind)
-            _gather_readers(indptr, indices, first, last, starts[:-1].copy(), found)
+            if files:
+                file = files[number // together]
+                _place_readers(open_array(file), first, last, starts[:-1].copy(), found)
+                if number % together == together - 1 or last == count:
+                    file.unlink()
+            else:
+                _gather_readers(indptr, indices, first, last, starts[:-1].copy(), found)
             offsets.append(back.rows + starts[1:])
             back.append(found)
             progress.advance(len(found))
     return open_array(folder / "back_indptr.npy"), open_array(folder / "back.npy")
+
+
+def _sorted_entries(indptr: Array, indices: Array, firsts: Array, folder: Path, progress: Progress) -> list[Path]:
+    """Files of all entries as pairs (vertex, row whose list it is in), one for the vertices from each of `firsts` on;
+    in each, rows ascend.
+    """
+    files = [folder / f"entries-{number}.npy" for number in range(len(firsts))]
+    kind = index_dtype(len(indptr) - 1)
+    pairs, starts = np.empty((min(_SORTED, len(indices)), 2), kind), np.zeros(len(firsts) + 1, np.int64)
+    with ExitStack() as stack, progress.step("sorting entries", len(indices), "entries"):
+        writers = [stack.enter_context(ArrayWriter(file, kind, (2,))) for file in files]
+        for first, last in ranges(len(indices), _SORTED):
+            row = int(np.searchsorted(indptr, first, "right")) - 1
+            _sort_entries(indptr, indices, row, first, last, firsts, starts, pairs)
+            for writer, begin, end in zip(writers, starts[:-1], starts[1:], strict=True):
+                writer.append(pairs[begin:end])
+            progress.advance(last - first)
+    return files
+
+
+@njit(nogil=True, cache=True, writes=("starts", "pairs"))
+def _sort_entries(
+    indptr: Array, indices: Array, row: int, first: int, last: int, firsts: Array, starts: Array, pairs: Array
+) -> None:
+    """Write some entries as pairs, ordered by file; those of a file begin at its entry of `starts`."""
+    starts[:] = 0
+    for k in range(first, last):
+        starts[np.searchsorted(firsts, indices[k], side="right")] += 1
+    for file in range(len(firsts)):
+        starts[file + 1] += starts[file]
+    fill = starts[:-1].copy()
+    for k in range(first, last):
+        while k >= indptr[row + 1]:
+            row += 1
+        file = np.searchsorted(firsts, indices[k], side="right") - 1
+        pairs[fill[file], 0], pairs[fill[file], 1] = indices[k], row
+        fill[file] += 1
+
+
+@njit(nogil=True, cache=True, writes=("fill", "found"))
+def _place_readers(pairs: Array, first: int, last: int, fill: Array, found: Array) -> None:
+    for k in range(pairs.shape[0]):
+        u = pairs[k, 0]
+        if first <= u < last:
+            found[fill[u - first]] = pairs[k, 1]
+            fill[u - first] += 1
 
 
 def _bounded_ranges(lengths: Array, entries: int) -> Iterator[tuple[int, int, Array]]:
