@@ -83,8 +83,8 @@ def new_table() -> LabelCounts:
 def _add(
     indices: Array,
     weights: Array,
-    first: int,
-    last: int,
+    first: Number,
+    last: Number,
     v: int,
     labels: Array,
     mask: int,
