@@ -27,6 +27,9 @@ from pyarrow import fs
 from rich.console import Console
 from rich.table import Table
 
+from penstock.graph.object_folders import ObjectFolder, local_copy, new_copy, send
+from penstock.train.run_files.checkpoints import read_best
+
 GRAPH, RUN = "s3://bucket/graph", "s3://bucket/run"
 FLAGS = ("--fanouts", "10,5", "--hidden", "64", "--evaluate-every", "-1", "--threads", "1", "--json")
 
@@ -90,8 +93,6 @@ def _answers(endpoint: str) -> bool:
 
 def transfers(folder: Path, store: fs.S3FileSystem, rounds: int) -> dict[str, float]:
     """Seconds of sending and fetching a graph: ours in one program, pyarrow's copy of the same files, a local copy."""
-    from penstock.graph.object_folders import ObjectFolder, local_copy, new_copy, send
-
     here = fs.LocalFileSystem()
     took: dict[str, list[float]] = {}
 
@@ -135,21 +136,19 @@ def runs(folder: Path, epochs: int) -> dict[str, float]:
 
 def resumed(folder: Path, store: fs.S3FileSystem) -> dict[str, Any]:
     """Seconds of a resumption with an empty cache, of a run that was killed; and whether its weights are the same."""
-    from penstock.train.run_files.checkpoints import read_best
-
     command = ("train", "--graph", GRAPH, "--epochs", 4, "--checkpoint-steps", 5, *FLAGS)
     whole = penstock(folder, *command, "--run", folder / "whole")
     with _started(folder, *command, "--run", f"{RUN}-2") as first:
         steps = fs.FileSelector("bucket/run-2/checkpoints", allow_not_found=True)
         while first.poll() is None and len(store.get_file_info(steps)) < 2:
             time.sleep(0.05)
+        if first.poll() is not None:
+            sys.exit("The run ended before it could be killed: raise --scale.")
         first.send_signal(signal.SIGKILL)
     began = time.perf_counter()
     ended = penstock(folder, "train", "--resume", f"{RUN}-2", "--json", cache="elsewhere")
     seconds = time.perf_counter() - began
     os.environ["PENSTOCK_CACHE"] = str(folder / "elsewhere")
-    from penstock.graph.object_folders import local_copy
-
     ours, theirs = (read_best(path / "checkpoints")["learned"] for path in (folder / "whole", local_copy(f"{RUN}-2")))
     same = all((ours[name] == theirs[name]).all() for name in ours)
     assert whole["epochs"] == ended["epochs"]

@@ -191,12 +191,11 @@ def result_of(run: Path) -> dict:
 
 
 @contextmanager
-def running_worker(partition, job, folder, alone=False):
-    """A worker beside the first part, as the run's tasks know it, while the stores of all parts run. `alone`: it is the
-    run's only worker."""
-    cluster = ClusterDocument(
-        machines=[Machine(name=f"m{n}", workers=0 if alone and n else 1) for n in range(partition.parts)]
-    )
+def running_worker(partition, job, folder, alone=False, machines=None):
+    """A worker beside the first part, as the run's tasks know it, while the stores of all parts run, each a process.
+    `alone`: it is the run's only worker. `machines`: how many there are; None: one for each part."""
+    count = partition.parts if machines is None else machines
+    cluster = ClusterDocument(machines=[Machine(name=f"m{n}", workers=0 if alone and n else 1) for n in range(count)])
     layout = lay_out(cluster, partition.parts)
     keys = make_credentials([CONTROLLER, *(task.id for task in layout.tasks)])
     (folder / "logs").mkdir(parents=True)

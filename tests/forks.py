@@ -41,8 +41,8 @@ _IMPORTED = (
 )
 """What tasks and commands import, some of it only when they need it."""
 
-_FORKS_FOR_A_FORK = "forks-tasks"
-"""What the system calls a process that forks the tasks of a program that is a fork itself."""
+_FORKING_FOR_A_PROGRAM = "forks-tasks"
+"""The name, as the system shows it, of a process that only forks the tasks of one program."""
 
 
 class ForkingProcess:
@@ -67,15 +67,16 @@ class ForkingProcess:
         return self._ask({"fork": fork})
 
     def running(self) -> list[int]:
-        """Forks that run now, and what forks have forked; processes that have ended are left out, and those that fork
-        for a fork: they end by themselves after it, a moment later if it was killed."""
+        """Forks that run now, and what forks have forked. Processes that have ended are left out, and those that only
+        fork the tasks of one program: they end by themselves after it, a moment later if it was killed.
+        """
         import psutil  # which a machine that tests only its GPU need not have
 
         found = []
         for process in psutil.process_iter():
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 session = os.getsid(process.pid)
-                lives = process.status() != psutil.STATUS_ZOMBIE and process.name() != _FORKS_FOR_A_FORK
+                lives = process.status() != psutil.STATUS_ZOMBIE and process.name() != _FORKING_FOR_A_PROGRAM
                 if session in self._sessions and lives:
                     found.append((session, process.pid))
         self._sessions &= {session for session, _ in found}
@@ -320,7 +321,7 @@ def _tasks_forked_from_here() -> Iterator[None]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     helper = os.fork()
     if helper == 0:
-        _name_this_process(_FORKS_FOR_A_FORK)
+        _name_this_process(_FORKING_FOR_A_PROGRAM)
         ours.close()
         _serve(theirs, sessions=False)
         os._exit(0)

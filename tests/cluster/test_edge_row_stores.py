@@ -1,25 +1,17 @@
 """Rows of drawn edges from the stores of a cluster, each a process of its own, are those of the uncut graph."""
 
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 
-from forks import ForkedTask
+from cluster_runs import running_worker
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.cluster.layout import CONTROLLER, Setup, lay_out
-from penstock.cluster.member import Member
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.graph.csr import build_lists
-from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.partition import Cut, cut
 from penstock.sampling import BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.parts import parted_sampler
 from penstock.store.source import LocalStore
 from penstock.train.job import make_job
-from penstock.wire.endpoint import Endpoint
-from penstock.wire.message import Message
-from penstock.wire.transport.tls import make_credentials
 
 KEY = BatchKey(3, 1, 4)
 RELATES, WRITES = ("paper", "to", "paper"), ("author", "writes", "paper")
@@ -37,52 +29,6 @@ def made_graph(typed):
     return Graph({name: nodes[name] for name in counts if typed or name == "paper"}, edges, "rows")
 
 
-@contextmanager
-def running_stores(partition, machines, folder):
-    """A worker's view of the parts while the stores of some machines run, each a process."""
-    cluster = ClusterDocument(machines=[Machine(name=f"m{n}", workers=1) for n in range(machines)])
-    layout = lay_out(cluster, partition.parts)
-    keys = make_credentials([CONTROLLER, *(task.id for task in layout.tasks)])
-    (folder / "logs").mkdir(parents=True)
-    with Endpoint(keys[CONTROLLER], "127.0.0.1", cluster.wire) as controller:
-        addresses = {}
-
-        def here(message, sender):
-            if message.body["ready"]:
-                addresses[sender] = message.body["address"]
-            return Message("here", addresses)
-
-        controller.serve("here", here)
-        controller.serve("beat", lambda message, sender: Message("beat"))
-        template = Setup(
-            task=layout.tasks[0],
-            incarnation=0,
-            credentials="",
-            controller=controller.address,
-            run=str(folder),
-            partition=str(partition.path),
-            job=make_job({"graph": str(partition.path)}).model_dump(mode="json"),
-            cluster=cluster,
-            layout=layout,
-            addresses={},
-        )
-
-        def told(task):
-            return template.model_copy(update={"task": task, "credentials": keys[task.id].to_json()})
-
-        stores = [ForkedTask(told(task), folder / "logs" / f"{task.id}.log") for task in layout.of_kind("store")]
-        try:
-            with Member(told(layout.of_kind("worker")[0])) as worker:
-                while len(addresses) < len(stores):
-                    assert all(store.poll() is None for store in stores), (folder / "logs").iterdir()
-                    worker.stopped.wait(0.01)
-                worker.announce(ready=False)
-                yield Parts(worker)
-        finally:
-            for store in stores:
-                store.kill()
-
-
 @pytest.mark.parametrize("typed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_rows_of_drawn_edges(tmp_path, typed):
     """One machine maps a part, the others' are asked of their stores, for draws and for rows."""
@@ -94,7 +40,9 @@ def test_rows_of_drawn_edges(tmp_path, typed):
     for parts, machines in ((1, 1), (4, 3)):
         partition = cut(graph, Cut(parts, 2 if parts == 1 else 1, "random"), tmp_path / f"cut{parts}")
         new = partition.new_ids(seeds, "paper")
-        with running_stores(partition, machines, tmp_path / f"run{parts}") as reached:
+        job = make_job({"graph": str(partition.path)})
+        with running_worker(partition, job, tmp_path / f"run{parts}", machines=machines) as worker:
+            reached = Parts(worker)
             sampler = parted_sampler(partition, [5, 3], edges=True, local=reached.owned, channels=reached.lists)
             batch = sampler.sample({"paper": new} if typed else new, KEY)
             for layer, block in zip(whole.blocks, batch.blocks, strict=True):

@@ -86,8 +86,8 @@ def test_directions_are_told_apart_and_turned_round_in_pieces(tmp_path, monkeypa
     from penstock.partition import directions
 
     monkeypatch.setattr(directions, "_HELD_BYTES", 4000)
-    monkeypatch.setattr(directions, "_READ_AGAIN", again)
-    monkeypatch.setattr(directions, "_FILES", files)
+    monkeypatch.setattr(directions, "_MOST_READINGS", again)
+    monkeypatch.setattr(directions, "_MOST_FILES", files)
     monkeypatch.setattr(directions, "_SORTED", 700)
     monkeypatch.setattr(directions, "_ROWS", 100)
     whole = whole_of(directed_graph())

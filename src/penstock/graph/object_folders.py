@@ -479,14 +479,14 @@ class ObjectFolder:
             gone += self._begin_replacing(known, files)
         # A checkpoint, in a folder of its own, comes after what a run had logged until then.
         changed.sort(key=lambda name: (name in DOCUMENTS, "/" in name, name))
-        # Elsewhere than in a run's folder only documents must come last.
-        together = 0 if _LIVING in files else sum(name not in DOCUMENTS for name in changed)
+        # Only in a run's folder does the order of all files count; elsewhere documents come last.
+        in_any_order = 0 if _LIVING in files else sum(name not in DOCUMENTS for name in changed)
         with (
             _told("Sending", self.shown, sum(files[name][0] for name in changed)) as moved,
             ThreadPoolExecutor(_AT_ONCE, "send") as pool,
         ):
-            list(pool.map(lambda name: self._send_one(name, source, moved), changed[:together]))
-            for name in changed[together:]:
+            list(pool.map(lambda name: self._send_one(name, source, moved), changed[:in_any_order]))
+            for name in changed[in_any_order:]:
                 self._send_one(name, source, moved)
         self._remove(gone + ([_UNFINISHED] if documents else []))
         listed = self._listed() if changed else {}

@@ -17,8 +17,8 @@ from penstock.progress import Progress
 _ROWS = 1 << 16
 _HELD_BYTES = 256 << 20
 """The part of the transpose that is made at a time."""
-_READ_AGAIN, _FILES = 4, 64
-"""How often all lists are read at most; else the most files that their entries are sorted into."""
+_MOST_READINGS, _MOST_FILES = 4, 64
+"""How often all lists are read at most; where that is too few, the most files that their entries are sorted into."""
 _SORTED = 4 << 20
 """Entries that are sorted at a time."""
 
@@ -96,8 +96,8 @@ def _transposed(indptr: Array, indices: Array, folder: Path, progress: Progress)
     kind = index_dtype(count)
     most = _HELD_BYTES // kind.itemsize
     firsts = np.array([first for first, _, _ in _bounded_ranges(lengths, most)])
-    together = 0 if len(firsts) <= _READ_AGAIN else -(-len(firsts) // _FILES)
-    files = _sorted_entries(indptr, indices, firsts[::together], folder, progress) if together else []
+    ranges_a_file = 0 if len(firsts) <= _MOST_READINGS else -(-len(firsts) // _MOST_FILES)
+    files = _sorted_entries(indptr, indices, firsts[::ranges_a_file], folder, progress) if ranges_a_file else []
     with (
         progress.step("turning lists round", len(indices), "entries"),
         ArrayWriter(folder / "back_indptr.npy", np.int64) as offsets,
@@ -107,9 +107,9 @@ def _transposed(indptr: Array, indices: Array, folder: Path, progress: Progress)
         for number, (first, last, starts) in enumerate(_bounded_ranges(lengths, most)):
             found = np.empty(int(starts[-1]), kind)
             if files:
-                file = files[number // together]
+                file = files[number // ranges_a_file]
                 _place_readers(open_array(file), first, last, starts[:-1].copy(), found)
-                if number % together == together - 1 or last == count:
+                if number % ranges_a_file == ranges_a_file - 1 or last == count:
                     file.unlink()
             else:
                 _gather_readers(indptr, indices, first, last, starts[:-1].copy(), found)

@@ -337,7 +337,7 @@ class HostCarrier:
         self._pool.give(buffer)
 
     def release(self) -> None:
-        """Free the buffers."""
+        """Free the buffers that no batch uses."""
         self._pool.release()
 
 

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -290,24 +290,17 @@ def vertex_share(shares: Sequence[float], rank: int) -> Callable[[Array], Array]
     return None if len(shares) == 1 else partial(_within, share=_range_of(shares, rank))
 
 
-class Numbers(Protocol):
-    """The numbers in the partitioned graph of vertices or entities, by original number."""
-
-    def __getitem__(self, numbers: Array) -> Array:
-        """The numbers of some."""
-
-
 class EdgeSplit:
-    """Splits batches of edges by their destinations, whose numbers in the partitioned graph are `new`, as `SeedSplit`
-    does.
+    """Splits batches of edges by their destinations, whose numbers in the partitioned graph `new` returns, as
+    `SeedSplit` does.
     """
 
-    def __init__(self, new: Numbers, shares: Sequence[float], rank: int) -> None:
+    def __init__(self, new: Callable[[Array], Array], shares: Sequence[float], rank: int) -> None:
         self._new, self._range = new, _range_of(shares, rank)
 
     def __call__(self, links: EdgeBatch | TripleBatch) -> Array:
         """The positions of one worker's positives, ascending."""
-        return np.sort(_within(self._new[links.destination], self._range))
+        return np.sort(_within(self._new(links.destination), self._range))
 
 
 def _range_of(shares: Sequence[float], rank: int) -> tuple[float, float]:

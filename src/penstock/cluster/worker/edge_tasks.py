@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def make_parted_edge_task(
     setup = parts.member.setup
     share = None
     if setup.layout.world > 1:
-        share = EdgeSplit(new[kind[2]], setup.layout.shares, setup.task.rank)
+        share = EdgeSplit(new[kind[2]].__getitem__, setup.layout.shares, setup.task.rank)
     data = None if links else labelled_edges(graph, kind, job, name, None, reverse, times)
     training = data.splits["train"] if data is not None else _training_edges(job, graph.edges[kind].count, times)
     if SAMPLERS[job.sampler].supervision_apart:
@@ -196,19 +197,14 @@ def new_numbers(parts: Parts, node_type: str) -> Array:
     return new
 
 
-class NewEntities:
-    """The numbers in the partitioned graph of entities of all types, types one after the other, by entity number."""
-
-    def __init__(self, entities: Entities, new: Mapping[str, Array]) -> None:
-        self._entities, self._new = entities, new
-
-    def __getitem__(self, numbers: Array) -> Array:
-        found = np.empty(len(numbers), np.int64)
-        of_type = np.searchsorted(self._entities.starts, numbers, "right") - 1
-        for place, name in enumerate(self._entities.types):
-            start, mine = self._entities.start(name), of_type == place
-            found[mine] = self._new[name][numbers[mine] - start] + np.int64(start)
-        return found
+def new_entities(entities: Entities, new: Mapping[str, Array], numbers: Array) -> Array:
+    """The numbers in the partitioned graph of some entities of all types, types one after the other."""
+    found = np.empty(len(numbers), np.int64)
+    of_type = np.searchsorted(entities.starts, numbers, "right") - 1
+    for place, name in enumerate(entities.types):
+        start, mine = entities.start(name), of_type == place
+        found[mine] = new[name][numbers[mine] - start] + np.int64(start)
+    return found
 
 
 # Knowledge graph completion on a partitioned graph. A worker reads the triples of all relations, in the original
@@ -235,7 +231,7 @@ def make_parted_triple_task(
     new = {name: new_numbers(parts, name) for name in entities.types}
     setup, share = parts.member.setup, None
     if setup.layout.world > 1:
-        share = EdgeSplit(NewEntities(entities, new), setup.layout.shares, setup.task.rank)
+        share = EdgeSplit(partial(new_entities, entities, new), setup.layout.shares, setup.task.rank)
     count = sum(edges.count for edges in lists.values())
     training = np.arange(count, dtype=index_dtype(count))
     batches = make_parted_edge_batches(parts, job, new, training)

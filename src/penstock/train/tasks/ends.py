@@ -162,7 +162,7 @@ class RowsOfSome:
     """Rows of some vertices of a type, which stand for those of all: they are indexed by the vertices' numbers."""
 
     def __init__(self, vertices: Array, rows: torch.Tensor) -> None:
-        """`vertices` ascend."""
+        """`vertices` ascend; row i is that of vertex i of them."""
         self._vertices, self._rows = torch.from_numpy(vertices), rows
 
     def __getitem__(self, numbers: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,10 @@
-"""What does the way from tables to a trained epoch cost, for graphs of 10^7 to 10^9 edges on a small machine?
+"""What do the steps from tables to a trained epoch cost, for graphs of 10^7 to 10^9 edges on a small machine?
 
 Citations like ogbn-papers100M's are made, exported to Parquet, imported, cut into parts and trained for an epoch by two
 machines whose tasks all run on this host. Every step is a command in a control group of memory, which ends it if it
 takes more than it may; what the next steps do not read is deleted. Anonymous memory is what processes hold themselves:
 pages of mapped files, which the system takes back when it needs them, are no part of it. Needs root.
-Run: python benchmarks/way_in.py --edges 1e7 1e8 1e9 --memory-gb 4 --folder FOLDER [--json-out way_in.json]
+Run: python benchmarks/tables_to_epoch.py --edges 1e7 1e8 1e9 --memory-gb 4 --folder FOLDER [--json-out costs.json]
 """
 
 import argparse
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ class ControlGroup:
 
     def __init__(self, limit: int) -> None:
         old = Path("/sys/fs/cgroup/memory")
-        self._folder = (old if old.is_dir() else old.parent) / f"penstock-way-in-{os.getpid()}"
+        self._folder = (old if old.is_dir() else old.parent) / f"penstock-tables-to-epoch-{os.getpid()}"
         self._name = "total_rss" if old.is_dir() else "anon"
         self._folder.mkdir()
         (self._folder / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")).write_text(str(limit))
@@ -65,16 +65,6 @@ class ControlGroup:
             self._folder.rmdir()
 
 
-@contextmanager
-def control_group(memory_gb: float) -> Iterator[ControlGroup]:
-    """A control group that may take so much memory."""
-    group = ControlGroup(int(memory_gb * 1e9))
-    try:
-        yield group
-    finally:
-        group.close()
-
-
 def main() -> None:
     """Measure every size, print, and write what was found."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -88,8 +78,8 @@ def main() -> None:
     for edges in asked.edges:
         folder = asked.folder / f"{edges:.0e}"
         folder.mkdir()
-        with control_group(asked.memory_gb) as group:
-            costs = list(way_in(edges, folder, asked.memory_gb, group))
+        with closing(ControlGroup(int(asked.memory_gb * 1e9))) as group:
+            costs = list(steps(edges, folder, asked.memory_gb, group))
         shutil.rmtree(folder)
         found.append({"edges": edges, "steps": [each._asdict() for each in costs]})
         show(edges, costs)
@@ -97,7 +87,7 @@ def main() -> None:
             asked.json_out.write_text(json.dumps({"memory_gb": asked.memory_gb, "sizes": found}, indent=1) + "\n")
 
 
-def way_in(edges: float, folder: Path, memory_gb: float, group: ControlGroup) -> Iterator[Cost]:
+def steps(edges: float, folder: Path, memory_gb: float, group: ControlGroup) -> Iterator[Cost]:
     """The cost of each step, in turn."""
     made, tables, graph, cut, run = (folder / name for name in ("made", "tables", "graph", "cut", "run"))
     scale = ("--scale", str(edges / EDGES), "--feature-dtype", "float16")
